@@ -147,7 +147,7 @@ if TYPE_CHECKING:
     from marlflow.learner.loss_groups import LossGroup
     from marlflow.learner.optimizer import Adam, Optimizer, TorchOptimizer
     from marlflow.learner.protocol import Learner
-    from marlflow.observe.callback import Callback, EvaluationEvent, FaultEvent, RunEnd, StopRun
+    from marlflow.observe.callback import Callback, EvaluateNow, EvaluationEvent, FaultEvent, RunEnd, StopRun
     from marlflow.observe.early_stop import EarlyStop
     from marlflow.observe.mlflow import MlflowSink
     from marlflow.observe.report import Report, RunInfo
@@ -223,8 +223,9 @@ __all__ = [
     "CheckpointFailed", "CheckpointUnusable", "Clone", "Coefficients", "Collect", "CollectNext", "ColumnMissing",
     "ComputeGradients", "Concat", "ConfigInvalid", "CosineDecay", "CostAdvantages", "CutSequences", "Decisions",
     "DeltaUniform", "Draw", "DropStale", "EachPolicy", "EarlyStop", "EndOfFlow", "Env", "EnvironmentFailed",
-    "EnvironmentHung", "EpisodeId", "EstimatedBatch", "EstimatedJointBatches", "Evaluation", "EvaluationEvent",
-    "EvaluationResult", "Experiment", "Exported", "ExtraLoss", "FaultEvent", "Faults", "Fictitious", "Flow", "Fragment",
+    "EnvironmentHung", "EpisodeId", "EstimatedBatch", "EstimatedJointBatches", "EvaluateNow", "Evaluation",
+    "EvaluationEvent", "EvaluationResult", "Experiment", "Exported", "ExtraLoss", "FaultEvent", "Faults",
+    "Fictitious", "Flow", "Fragment",
     "Freely", "FromRun", "Frozen", "FunctionalEnv", "FunctionalStep", "FunctionalWrapper",
     "GameOutcome", "Gradients", "InTurn",
     "InferencePlacement", "InfoMetric",

@@ -78,7 +78,7 @@ NAMES_BY_MODULE: Mapping[str, str] = {
     "marlflow.learner.loss_groups": "LossGroup",
     "marlflow.learner.protocol": "Learner",
     "marlflow.learner.distributed.shards": "ShardedBatch",
-    "marlflow.observe.callback": "Callback EvaluationEvent FaultEvent RunEnd StopRun",
+    "marlflow.observe.callback": "Callback EvaluateNow EvaluationEvent FaultEvent RunEnd StopRun",
     "marlflow.observe.early_stop": "EarlyStop",
     "marlflow.observe.mlflow": "MlflowSink",
     "marlflow.observe.report": "Report RunInfo",

@@ -8,6 +8,7 @@ from marlflow.base.info_columns import COST, USUAL
 from marlflow.base.near import meant
 from marlflow.config.experiment import Experiment, LearnerConfig, Policy
 from marlflow.config.learners import learners_of
+from marlflow.observe.callback import Callback
 from marlflow.observe.early_stop import EarlyStop
 from marlflow.observe.report import INFOS, LearnerMetrics, PolicyMetrics, Report
 
@@ -31,13 +32,16 @@ def goal_problems(experiment: Experiment, policies: Mapping[str, Policy] | None)
             continue
         section, _, rest = objective.partition(".")
         name, _, figure = rest.rpartition(".")
+        if section == "callbacks":
+            yield from (f"{key} {objective}: {problem}" for problem in _callback_problems(experiment, name, figure))
+            continue
         # A figure of infos, such as policies.team.infos.won, has a name that only the run knows.
         of_infos = section == "policies" and name.endswith(tuple(f".{one}" for one in INFOS))
         if of_infos:
             name = name.rpartition(".")[0]
         if section not in _METRICS or not name:
             yield (
-                f"{key} must be policies.<id>.return_mean, or another figure of a policy or a learner, not "
+                f"{key} must be policies.<id>.return_mean, or another figure of a policy, a learner or a callback, not "
                 f"{objective!r}"
             )
             continue
@@ -61,6 +65,9 @@ def _path_problems(
     if section not in Report.__annotations__:
         yield f"{key}: a report has no {section!r}{meant(section, Report.__annotations__, 'it has')}"
         return
+    if section == "callbacks":
+        name, _, figure = ".".join(parts).rpartition(".")
+        yield from (f"{key}: {problem}" for problem in _callback_problems(experiment, name, figure))
     if section not in _METRICS:
         return
     name, figure, *deeper = [*parts, "", ""] if len(parts) < 2 else parts
@@ -78,6 +85,17 @@ def _path_problems(
 def _problems(experiment: Experiment, section: str, name: str, figure: str) -> Iterator[str]:
     if figure not in _METRICS[section]:
         yield _missing(experiment, section, name, figure)
+
+
+def _callback_problems(experiment: Experiment, name: str, figure: str) -> Iterator[str]:
+    """Yield why no callback reports the figure: which it has, only the run knows."""
+    known = {one: callback for one, callback in experiment.callbacks.items() if isinstance(callback, Callback)}
+    if not name or not figure:
+        yield "a figure of a callback is callbacks.<name>.<figure>"
+    elif name not in known:
+        yield f"there is no callback {name!r}{meant(name, known, 'the callbacks are')}"
+    elif getattr(known[name].metrics, "__func__", None) is Callback.metrics:
+        yield f"callback {name!r} has no figures; its class gives some with metrics()"
 
 
 def _infos_problems(experiment: Experiment, name: str) -> Iterator[str]:

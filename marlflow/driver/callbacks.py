@@ -8,14 +8,17 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Final
 
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.fault_kind import FaultKind
+from marlflow.base.serialization import Tree
 from marlflow.config.experiment import Experiment
+from marlflow.driver.service import Service
 from marlflow.env.frames import lines_of
-from marlflow.observe.callback import Callback, EvaluationEvent, FaultEvent, RunEnd, StopRun
+from marlflow.observe.callback import Callback, EvaluateNow, EvaluationEvent, FaultEvent, RunEnd, StopRun
 from marlflow.observe.report import Report, RunInfo
 from marlflow.sampling.receipts import Fault
 
@@ -41,7 +44,7 @@ class _Called:
         return self.file is None and max(self.failures.values(), default=0) >= MOST_FAILURES_IN_A_ROW
 
 
-class Callbacks:
+class Callbacks(Service):
     """Calls marlflow's `own` sinks by file, then `log.sinks`, then `callbacks`, each in their order.
 
     `failed` receives a fault for each exception. `stop_reason` is the first reason to stop the run; None before.
@@ -55,6 +58,7 @@ class Callbacks:
                 _Called(f"{section}.{name}", callback) for name, callback in callbacks.items() if callback is not None
             ]
         self._states: Mapping[str, Any] = {}
+        self._can_evaluate, self._evaluation_asked = experiment.evaluation.is_wanted, False
         self.stop_reason: str | None = None
 
     def began(self, info: RunInfo) -> None:
@@ -99,8 +103,26 @@ class Callbacks:
             each.failures.clear()
             self._call(each, "ended", result)
 
-    def state(self) -> str:
-        """Return the states of all callbacks as JSON; of one that fails, the last state."""
+    def take_evaluation_request(self) -> bool:
+        """Return whether a callback has asked for an evaluation since the last call."""
+        asked, self._evaluation_asked = self._evaluation_asked, False
+        return asked
+
+    def add_metrics(self, report: Report) -> None:
+        found = {}
+        for each in self._all:
+            section, _, name = each.path.partition(".")
+            if section == "callbacks" and each.file is None and not each.is_off:
+                try:
+                    found[name] = _numbers(each.callback.metrics())
+                    each.failures["metrics"] = 0
+                except Exception as error:  # noqa: BLE001  a callback ends no run
+                    self._fail(each, "metrics", error)
+        if any(found.values()):
+            report["callbacks"] = {name: numbers for name, numbers in found.items() if numbers}
+
+    def state(self) -> Tree:
+        # Of a callback that fails, the last state.
         for each in self._all:
             if each.file is None and not each.is_off:
                 try:
@@ -108,12 +130,14 @@ class Callbacks:
                     each.failures["state"] = 0
                 except Exception as error:  # noqa: BLE001  a callback ends no run
                     self._fail(each, "state", error)
-        return json.dumps({each.path: json.loads(each.state) for each in self._all if each.state != "{}"})
+        states = json.dumps({each.path: json.loads(each.state) for each in self._all if each.state != "{}"})
+        return {"states": states, "evaluation_asked": self._evaluation_asked}
 
-    def load_state(self, state: str) -> None:
-        """Keep the states of callbacks for `began`; raises CheckpointUnusable if they are malformed."""
+    def load_state(self, state: Tree) -> None:
+        # Callbacks have their states in `began`. Raises CheckpointUnusable if these are malformed.
+        self._evaluation_asked = state["evaluation_asked"] and self._can_evaluate
         try:
-            states = json.loads(state)
+            states = json.loads(state["states"])
         except ValueError as error:
             raise CheckpointUnusable([f"the states of callbacks are no JSON: {error}"]) from error
         if not isinstance(states, dict):
@@ -128,13 +152,20 @@ class Callbacks:
             return
         try:
             answer = getattr(each.callback, hook)(argument)
-            if answer is not None and not isinstance(answer, StopRun):
-                raise TypeError(f"it returned {answer!r}; return None, or marlflow.StopRun(reason) to end the run")
+            if answer is not None and not isinstance(answer, StopRun | EvaluateNow):
+                raise TypeError(
+                    f"it returned {answer!r}; return None, or marlflow.StopRun(reason) to end the run, or "
+                    "marlflow.EvaluateNow() to evaluate"
+                )
+            if isinstance(answer, EvaluateNow) and not self._can_evaluate:
+                raise ValueError("it asked for an evaluation, and evaluation.episodes is 0; set how many it has")
         except Exception as error:  # noqa: BLE001  a callback ends no run
             self._fail(each, hook, error)
             return
         each.failures[hook] = 0
-        if answer is not None and self.stop_reason is None:
+        if isinstance(answer, EvaluateNow):
+            self._evaluation_asked = True
+        elif answer is not None and self.stop_reason is None:
             self.stop_reason = f"{each.path}: {answer.reason}"
 
     def _fail(self, each: _Called, hook: str, error: Exception) -> None:
@@ -146,6 +177,20 @@ class Callbacks:
         if hook == "began" or each.is_off:
             reason += "; it is not called again"
         self._failed(Fault(FaultKind.CALLBACKS_FAILED, each.path, reason, lines_of(error).lstrip("\n"), 0))
+
+
+def _numbers(metrics: object) -> dict[str, float | None]:
+    """Return the metrics of a callback as plain numbers by name; raise TypeError if they are anything else."""
+    if not isinstance(metrics, Mapping):
+        raise TypeError(f"it returned {metrics!r:.80}, not numbers by name")
+    plain: dict[str, float | None] = {}
+    for name, number in metrics.items():
+        if not isinstance(name, str) or not name or "." in name:
+            raise TypeError(f"it named a metric {name!r:.80}; a name is a text without dots")
+        if number is not None and not isinstance(number, Real):
+            raise TypeError(f"its {name} is {number!r:.80}, a {type(number).__name__}; expected a number, or None")
+        plain[name] = int(number) if isinstance(number, Integral) else None if number is None else float(number)
+    return plain
 
 
 def write_fault(path: Path, error: OSError) -> Fault:

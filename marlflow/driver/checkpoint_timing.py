@@ -6,19 +6,23 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from marlflow.base.errors import ActorLost, CheckpointFailed, MarlflowError
+from marlflow.base.errors import ActorLost, CheckpointFailed
 from marlflow.base.fault_kind import FaultKind
 from marlflow.driver.checkpointing import Checkpointer
+from marlflow.driver.faults import FaultBudget
 from marlflow.driver.run_metrics import RunMetrics
+from marlflow.driver.service import Service
+from marlflow.runtime.checkpoints import Checkpoint
 from marlflow.sampling.receipts import Fault
+from marlflow.sampling.saved_state import ResumeReport
 
 log = logging.getLogger("marlflow")
 
 
-class CheckpointTiming:
+class CheckpointTiming(Service):
     """Calls `save` after the first round and then every `every_env_steps`; None: only at the end of the run.
 
-    `faulted` receives a fault for each failed checkpoint. `failure` is the error of the last attempt, or None.
+    A failed checkpoint is a fault. `failure` is the error of the last attempt, or None.
     """
 
     def __init__(
@@ -27,16 +31,15 @@ class CheckpointTiming:
         metrics: RunMetrics,
         checkpointer: Checkpointer,
         save: Callable[[], Path],
-        faulted: Callable[[Fault], None],
+        budget: FaultBudget,
     ) -> None:
         self._every = every_env_steps
         self._metrics = metrics
         self._checkpointer = checkpointer
         self._save = save
-        self._faulted = faulted
+        self._budget = budget
         # Due after the first round, so that a folder that cannot be written is noticed at the start (decision 0024).
         self._due = 0
-        self.failure: MarlflowError | None = None
 
     @property
     def has_news(self) -> bool:
@@ -48,10 +51,13 @@ class CheckpointTiming:
         """Whether a checkpoint is due after this round."""
         return self._every is not None and self._metrics.env_steps >= self._due
 
-    def resume(self) -> None:
-        """Schedule the next checkpoint after a resume."""
+    def resumed(self, checkpoint: Checkpoint, report: ResumeReport) -> None:
         if self._every is not None:
             self._due = self._metrics.env_steps + self._every
+
+    def after_training(self) -> None:
+        if self.has_news and self.failure is None and self._budget.failure is None:
+            self.take()
 
     def take(self) -> None:
         """Take a checkpoint while nothing is in flight; count a failure as a fault."""
@@ -65,7 +71,7 @@ class CheckpointTiming:
                 path = self._save()
         except (ActorLost, CheckpointFailed) as failure:
             where = f"checkpoint at {self._metrics.env_steps} env steps"
-            self._faulted(Fault(FaultKind.CHECKPOINTS_FAILED, where, str(failure), "", 0))
+            self._budget.faulted(Fault(FaultKind.CHECKPOINTS_FAILED, where, str(failure), "", 0))
             self.failure = failure
             return
         self.failure = None

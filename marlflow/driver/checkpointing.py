@@ -214,14 +214,6 @@ def _driver_bytes(driver_state: Callable[[QueuedItems], Tree], queued: QueuedIte
         raise CheckpointFailed(f"what the driver knows cannot be kept: {error}") from error
 
 
-def resume_notices(report: ResumeReport) -> Iterator[str]:
-    """Yield sentences on episodes that were not restored."""
-    if report.episodes_abandoned:
-        yield f"{report.episodes_abandoned} running episodes differed when they were replayed and were discarded"
-    if report.episodes_restarted:
-        yield f"{report.episodes_restarted} running episodes were too long to be replayed and start again"
-
-
 @contextmanager
 def only_process_in(run_dir: Path, otherwise: str = "wait for its end") -> Iterator[None]:
     """Lock a run's directory in this context; raise ConfigInvalid if another process has it."""

@@ -4,71 +4,78 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from marlflow.base.awaiting import begun
-from marlflow.base.items import Weights
+from marlflow.base.serialization import Tree
 from marlflow.config.opponents import Pairing
 from marlflow.config.validation import CheckedExperiment
+from marlflow.driver.callbacks import Callbacks
 from marlflow.driver.episode_metrics import EvaluationContext, evaluation_metrics
 from marlflow.driver.faults import FaultBudget
 from marlflow.driver.run_metrics import RunMetrics
 from marlflow.driver.same_games import SelfPlay, same_games
+from marlflow.driver.service import Service
 from marlflow.flow import Executor, Plan, source
 from marlflow.observe.callback import EvaluationEvent
-from marlflow.sampling.protocol import EvaluationRequest, Workers
-from marlflow.sampling.receipts import Evaluated, Receipt
+from marlflow.runtime.protocol import RunComponents
+from marlflow.sampling.protocol import EvaluationRequest, Round
+from marlflow.sampling.receipts import Evaluated
 
 _FIRST_S = 30.0
 
 
-class Evaluator:
-    """Evaluates the `published` policies at an interval of env steps and at the end of the run.
+class Evaluator(Service):
+    """Evaluates the `published` policies at an interval of env steps, when a callback asks, and at the end of the run.
 
-    `report` is called before an evaluation replaces an unreported one, `observe` after each. `due_env_steps`: when the
-    next one is due. `spent_s`: seconds spent so far. `expected_s`: estimated duration of the final one. `elapsed_s`
-    returns the seconds of the run so far, of which evaluations get a share (decision 0085).
+    `report` is called before an evaluation replaces an unreported one. `spent_s`: seconds spent so far. `expected_s`:
+    estimated duration of the final one. `elapsed_s` returns the seconds of the run so far, of which evaluations get a
+    share (decision 0085).
     """
 
     def __init__(
         self,
         checked: CheckedExperiment,
-        workers: Workers,
+        parts: RunComponents,
         metrics: RunMetrics,
         budget: FaultBudget,
-        published: Callable[[], Mapping[str, Weights]],
+        callbacks: Callbacks,
         report: Callable[[], None],
         notify: Callable[[str], None],
-        observe: Callable[[EvaluationEvent], None],
         elapsed_s: Callable[[], float],
     ) -> None:
         self._share = TimeShare(checked.experiment.evaluation.time_share, checked.experiment.stop.time_s)
         self._elapsed_s = elapsed_s
         self._settings, self._pairings = checked.experiment.evaluation, checked.pairings
         self._modes = checked.spec.modes(self._settings.mode)
-        self._workers = workers
+        self._workers, self._published = parts.workers, parts.published
         self._metrics = metrics
         self._budget = budget
-        self._published = published
-        self._report = report
-        self._notify, self._observe = notify, observe
+        self._callbacks, self._report, self._notify = callbacks, report, notify
         self._reported_same_games = self._reported_left_out = False
         self._self_play = SelfPlay() if self._settings.opponents is None else None
-        self.due_env_steps = 0
+        self._due_env_steps = 0
         self.spent_s = self.expected_s = 0.0
 
-    async def after_round(self, receipts: Sequence[Receipt]) -> None:
-        """Evaluate if due; warn of self-play returns that never change."""
-        if self._self_play is not None:
-            for text in self._self_play.check(receipts):
-                self._notify(text)
-        if self._settings.episodes and self._metrics.env_steps >= self.due_env_steps:
-            self.due_env_steps += self._settings.every_env_steps
-            await self._evaluate(self._settings.episodes, self._share.left_s(self._elapsed_s(), self.spent_s))
+    def state(self) -> Tree:
+        return {"due_env_steps": self._due_env_steps, "spent_s": self.spent_s}
 
-    def at_the_end(self) -> None:
-        """Evaluate the final policies."""
+    def load_state(self, state: Tree) -> None:
+        self._due_env_steps, self.spent_s = state["due_env_steps"], state["spent_s"]
+
+    async def after_round(self, round: Round) -> None:
+        if self._self_play is not None:
+            for text in self._self_play.check(round.receipts):
+                self._notify(text)
+        asked, episodes = self._callbacks.take_evaluation_request(), self._settings.episodes
+        if is_due := episodes > 0 and self._metrics.env_steps >= self._due_env_steps:
+            self._due_env_steps += self._settings.every_env_steps
+        if asked or is_due:
+            episodes = episodes or self._settings.episodes_at_the_end
+            await self._evaluate(episodes, self._share.left_s(self._elapsed_s(), self.spent_s))
+
+    def at_end(self) -> None:
         progress = [self._settings.episodes_at_the_end]
         if progress == [0]:
             return
@@ -123,7 +130,7 @@ class Evaluator:
         policies = self._metrics.policies.items() if results.episodes else ()
         played = {name: evaluation_metrics(one.evaluation) for name, one in policies if one.evaluation_is_new}
         ended_s = time.time()
-        self._observe(EvaluationEvent(context.env_steps, played, ended_s - duration_s, ended_s))
+        self._callbacks.evaluated(EvaluationEvent(context.env_steps, played, ended_s - duration_s, ended_s))
         if not self._reported_same_games and (text := same_games(results.episodes, self._settings)) is not None:
             self._reported_same_games = True
             self._notify(text)

@@ -13,10 +13,13 @@ from dataclasses import asdict
 
 from marlflow.base.errors import BudgetExceeded, EnvironmentFailed, EnvironmentHung, MarlflowError
 from marlflow.base.fault_kind import FaultKind
+from marlflow.base.items import Update
 from marlflow.config.experiment import Faults
+from marlflow.driver.run_metrics import RunMetrics
+from marlflow.driver.service import Service
 from marlflow.driver.wrapped_workers import T, WrappedWorkers
 from marlflow.sampling.faults import fault_of
-from marlflow.sampling.protocol import Workers
+from marlflow.sampling.protocol import Round, Workers
 from marlflow.sampling.receipts import Fault
 
 log = logging.getLogger("marlflow")
@@ -36,20 +39,24 @@ _CONSEQUENCES: Mapping[FaultKind, str] = {
 }
 
 
-class FaultBudget:
+class FaultBudget(Service):
     """Counts faults by kind; `failure` is the error that ends the run, once a kind exceeds `allowed`.
 
-    `observe`, if set, receives each fault, with its count.
+    `metrics` count faults that no receipt has, for reports. `observe`, if set, receives each fault, with its count.
     """
 
-    def __init__(self, allowed: Faults, notify: Callable[[str], None]) -> None:
-        self._notify = notify
+    def __init__(self, allowed: Faults, metrics: RunMetrics, notify: Callable[[str], None]) -> None:
+        self._metrics, self._notify = metrics, notify
         self.observe: Callable[[Fault, int], None] | None = None
         self._allowed = {
             FaultKind(name): math.inf if count is None else count for name, count in asdict(allowed).items()
         }
         self.spent = dict.fromkeys(FaultKind, 0)
-        self.failure: MarlflowError | None = None
+
+    def faulted(self, fault: Fault) -> None:
+        """Count a fault that no receipt and no update has."""
+        self._metrics.faulted([fault])
+        self.spend(fault)
 
     def spend(self, fault: Fault, count: int = 1) -> None:
         """Count, log and show `count` faults of one kind."""
@@ -75,17 +82,28 @@ class FaultBudget:
             self.observe(fault, count)
 
     def state(self) -> dict[str, int]:
-        """Return the complete state."""
         return {kind.value: count for kind, count in self.spent.items()}
 
     def load_state(self, state: Mapping[str, int]) -> None:
-        """Restore `state`."""
         self.spent |= {FaultKind(name): count for name, count in state.items()}
 
+    async def after_round(self, round: Round) -> None:
+        self.account([fault for receipt in round.receipts for fault in receipt.faults])
+
+    def updated(self, learner: str, update: Update) -> None:
+        if update.updates_skipped:
+            reason = "its gradient was not finite, so there was no step; lower the learning rate, or scale the rewards"
+            skipped = Fault(FaultKind.UPDATES_SKIPPED, f"learner {learner}", reason, "", 0)
+            self.spend(skipped, update.updates_skipped)
+
     def account(self, faults: Sequence[Fault]) -> None:
-        """Count each of `faults`."""
+        """Count each of `faults`, which reports have otherwise."""
         for fault in faults:
             self.spend(fault)
+
+    def report_environment_faults(self) -> None:
+        """Let the metrics have the environment faults of a round that failed: its receipts are lost."""
+        self._metrics.faults |= {kind.value: self.spent[kind] for kind in FaultKind if kind.of_environment}
 
     def _beyond(self, fault: Fault, before: int) -> MarlflowError:
         kind, allowed = fault.kind, self._allowed[fault.kind]

@@ -107,8 +107,8 @@ class LearnerTotals:
         staleness = sum(u.staleness_mean * share for u, share in shares)
         return loss, staleness if self.has_staleness else None
 
-    def metrics(self, version: int, schedules: Mapping[str, float]) -> LearnerMetrics:
-        """Return the learner's report."""
+    def metrics(self, version: int) -> LearnerMetrics:
+        """Return the learner's report, without the values of its schedules."""
         loss, staleness = self.means()
         evaluated = self.evaluation or (None, None)
         return {
@@ -126,7 +126,7 @@ class LearnerTotals:
             "stale_rows_dropped": self.stale_rows_dropped,
             "rows_bootstrapped_at_death": self.rows_bootstrapped_at_death,
             "seats_left_early": self.seats_left_early,
-            "schedules": dict(schedules),
+            "schedules": {},
             "loss": dict(loss),
         }
 

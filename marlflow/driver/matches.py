@@ -7,7 +7,9 @@ import time
 from collections.abc import Awaitable
 from dataclasses import dataclass, replace
 
+from marlflow.base.serialization import Tree
 from marlflow.driver.faults import FaultBudget
+from marlflow.driver.service import Service
 from marlflow.driver.wrapped_workers import T, WrappedWorkers
 from marlflow.league.matches import MOST_ATTEMPTS, MatchingMatchmaker, play_matches
 from marlflow.sampling.dealer import Dealer
@@ -16,7 +18,7 @@ from marlflow.sampling.receipts import Evaluated
 
 
 @dataclass(slots=True)
-class MatchTimes:
+class MatchTimes(Service):
     """Seconds that rounds waited for games of matches, and for choosing these and computing meta-strategies."""
 
     match_s: float = 0.0
@@ -26,6 +28,12 @@ class MatchTimes:
     def total_s(self) -> float:
         """Both together."""
         return self.match_s + self.solve_s
+
+    def state(self) -> Tree:
+        return {"match_s": self.match_s, "solve_s": self.solve_s}
+
+    def load_state(self, state: Tree) -> None:
+        self.match_s, self.solve_s = state["match_s"], state["solve_s"]
 
 
 def with_matches(

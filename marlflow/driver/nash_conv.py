@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -14,11 +13,16 @@ from marlflow.base.progress import tracked
 from marlflow.base.serialization import Tree
 from marlflow.config.nash_conv import information_states, player_of
 from marlflow.config.validation import CheckedExperiment
+from marlflow.driver.run_metrics import RunMetrics
+from marlflow.driver.service import Service
+from marlflow.driver.stored_members import StoredMembers
 from marlflow.league.dealing import LeagueMatchmaker
 from marlflow.league.members import Members
 from marlflow.policy.actor import DistributionActor, EvaluationModes, WeightedActor, mode_in
+from marlflow.runtime.protocol import RunComponents
 from marlflow.runtime.spec import RunSpec
 from marlflow.sampling.dealer import Dealer
+from marlflow.sampling.protocol import Round
 
 if TYPE_CHECKING:
     from marlflow.league.exploitability import InformationStates
@@ -72,35 +76,25 @@ class SolutionNashConv:
         return table
 
 
-@dataclass(slots=True)
-class NashConvMetrics:
-    """The NashConv that was computed last, at which env steps of the run, and when the next one is due."""
-
-    value: float | None = None
-    env_steps: int | None = None
-    due_env_steps: int = 0
-    spent_s: float = 0.0
-
-    def state(self) -> Tree:
-        """Return the complete state, except the time."""
-        return [self.value, self.env_steps, self.due_env_steps]
-
-    def load_state(self, state: Tree) -> None:
-        """Restore what `state` returned."""
-        self.value, self.env_steps, self.due_env_steps = state
-
-
-class NashConvEvaluator:
+class NashConvEvaluator(Service):
     """Computes the NashConv of a run's league at an interval of env steps and at the end, if it is configured.
 
-    `weights_of` has the present parameters of each member.
+    `value` is the last one, computed at `env_steps` of the run. `spent_s`: seconds spent so far.
     """
 
     def __init__(
-        self, checked: CheckedExperiment, dealer: Dealer | None, weights_of: Callable[[str], MemberWeights]
+        self,
+        checked: CheckedExperiment,
+        dealer: Dealer | None,
+        members: StoredMembers,
+        parts: RunComponents,
+        metrics: RunMetrics,
     ) -> None:
-        self.metrics = NashConvMetrics()
-        self._weights_of = weights_of
+        self._members, self._parts, self._metrics = members, parts, metrics
+        self.value: float | None = None
+        self.env_steps: int | None = None
+        self.spent_s = 0.0
+        self._due_env_steps = 0
         self._every_env_steps: int | None = None
         matchmaker, league = None if dealer is None else dealer.matchmaker, checked.experiment.league
         if league is not None and league.nash_conv_every_env_steps and isinstance(matchmaker, LeagueMatchmaker):
@@ -108,17 +102,36 @@ class NashConvEvaluator:
             states = information_states(checked.experiment.env)
             self._computation = SolutionNashConv(checked.spec, states, matchmaker.matches.modes)
 
-    def after_round(self, env_steps: int) -> None:
-        """Compute it if it is due."""
-        if self._every_env_steps is not None and env_steps >= self.metrics.due_env_steps:
-            self.metrics.due_env_steps += self._every_env_steps
-            self.compute(env_steps)
+    def state(self) -> Tree:
+        return {
+            "value": self.value,
+            "env_steps": self.env_steps,
+            "due_env_steps": self._due_env_steps,
+            "spent_s": self.spent_s,
+        }
 
-    def compute(self, env_steps: int) -> None:
-        """Compute it now, if it is configured."""
-        if self._every_env_steps is None:
-            return
+    def load_state(self, state: Tree) -> None:
+        self.value, self.env_steps = state["value"], state["env_steps"]
+        self._due_env_steps, self.spent_s = state["due_env_steps"], state["spent_s"]
+
+    async def after_round(self, round: Round) -> None:
+        if self._every_env_steps is not None and self._metrics.env_steps >= self._due_env_steps:
+            self._due_env_steps += self._every_env_steps
+            self._compute()
+
+    def at_end(self) -> None:
+        if self._every_env_steps is not None:
+            self._compute()
+
+    def _compute(self) -> None:
         began_s = time.perf_counter()
-        self.metrics.value = self._computation.of(self._league.members, self._league.solution(), self._weights_of)
-        self.metrics.env_steps = env_steps
-        self.metrics.spent_s += time.perf_counter() - began_s
+        self.value = self._computation.of(self._league.members, self._league.solution(), self._weights_of)
+        self.env_steps = self._metrics.env_steps
+        self.spent_s += time.perf_counter() - began_s
+
+    def _weights_of(self, member: str) -> MemberWeights:
+        """Return the present parameters of a member of the league, on the driver."""
+        frozen = self._members.get(member)
+        weights = self._parts.published().get(member) if frozen is None else frozen.weights
+        flat = None if weights is None else self._parts.driver.fetch(weights.flat)
+        return MemberWeights(flat, {} if frozen is None else frozen.scheduled)

@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from marlflow.config.experiment import Experiment
+from marlflow.driver.service import Service
 from marlflow.offline.dataset import Dataset
 from marlflow.offline.dataset_writer import DatasetTarget, discard_after
 from marlflow.offline.manifest import NAME, Manifest, environment_described, read_manifest, write_manifest
 from marlflow.runtime.checkpoint_notes import notes_of
 from marlflow.runtime.checkpoints import Checkpoint
 from marlflow.runtime.spec import RunSpec
-from marlflow.sampling.receipts import Receipt
+from marlflow.sampling.protocol import Round
 
 _FOLDER = "record"
 
@@ -54,16 +55,15 @@ def forget_recorded_after(checkpoint: Checkpoint, run_dir: Path, target: Dataset
             discard_after(folder, notes.run, notes.recorded.get(read_manifest(folder).record, {}))
 
 
-class DatasetProgress:
+class DatasetProgress(Service):
     """Counts the fragments read of each policy's dataset."""
 
     def __init__(self, records: Mapping[str, Dataset]) -> None:
         self._all = {name: len(dataset.fragments) * dataset.passes for name, dataset in records.items()}
         self._read: dict[str, dict[str, int]] = {name: {} for name in records}
 
-    def count(self, receipts: Sequence[Receipt]) -> None:
-        """Count the fragments of a round."""
-        for receipt in receipts:
+    async def after_round(self, round: Round) -> None:
+        for receipt in round.receipts:
             for policy, by_env in receipt.next_fragments.items():
                 self._read[policy].update({str(env_index): count for env_index, count in by_env.items()})
 
@@ -73,10 +73,8 @@ class DatasetProgress:
         return frozenset(name for name, count in self._all.items() if sum(self._read[name].values()) >= count)
 
     def state(self) -> dict[str, dict[str, int]]:
-        """Return the complete state."""
         return {name: dict(by_env) for name, by_env in self._read.items()}
 
     def load_state(self, state: Mapping[str, Mapping[str, int]]) -> None:
-        """Restore `state`."""
         for name in self._read.keys() & state.keys():
             self._read[name] = dict(state[name])

@@ -9,8 +9,11 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from marlflow.base.serialization import Tree
 from marlflow.config.experiment import Experiment
 from marlflow.driver.callbacks import Callbacks, write_fault
+from marlflow.driver.run_metrics import RunMetrics
+from marlflow.driver.service import Service
 from marlflow.flow import StageId, StageTimes, Together
 from marlflow.flow.flow import Kind
 from marlflow.flow.plan import all_stages, owners
@@ -35,7 +38,7 @@ log = logging.getLogger("marlflow")
 _OVERLAP_INTERVALS = 10_000
 
 
-class Reporting:
+class Reporting(Service):
     """Writes reports to files, callbacks and the console; also the executor hook that observes stages.
 
     `failed` receives a fault for each file that could not be written, and for each exception of a callback.
@@ -71,7 +74,7 @@ class Reporting:
         """Number of reports in metrics.jsonl."""
         return self._lines_before if self._lines is None else self._lines.lines
 
-    def begin(self, checkpoint: Checkpoint | None, plan: Together, queued: Callable[[], Mapping[str, int]]) -> None:
+    def start(self, checkpoint: Checkpoint | None, plan: Together, queued: Callable[[], Mapping[str, int]]) -> None:
         """Write the plan and begin all callbacks; drop reports after a resumed checkpoint.
 
         `queued` returns the number of items at each stage.
@@ -132,8 +135,7 @@ class Reporting:
             if self._timeline is not None:
                 self._timeline.after(stage, items, times)
 
-    def collected(self, round: Round) -> None:
-        """Add a round's collects to the timeline."""
+    async def after_round(self, round: Round) -> None:
         if self._timeline is not None:
             spans = [
                 WorkerSpan(
@@ -172,10 +174,29 @@ class Reporting:
                 )
         return "; ".join(sentences) or "one learner"
 
-    def close(self, stopped_by: str, last: Report, error: BaseException | None) -> None:
+    def end(self, stopped_by: str, last: Report, error: BaseException | None) -> None:
         """End all callbacks, with the error that the run raises, if any."""
         text = None if error is None else f"{type(error).__name__}: {error}"
         self.callbacks.ended(RunEnd(stopped_by, last, text))
+
+
+class ReportTiming(Service):
+    """Calls `report` every `every_env_steps`."""
+
+    def __init__(self, every_env_steps: int, metrics: RunMetrics, report: Callable[[], None]) -> None:
+        self._every = self._due = every_env_steps
+        self._metrics, self._report = metrics, report
+
+    def state(self) -> Tree:
+        return self._due
+
+    def load_state(self, state: Tree) -> None:
+        self._due = state
+
+    async def after_round(self, round: Round) -> None:
+        if self._metrics.env_steps >= self._due:
+            self._due += self._every
+            self._report()
 
 
 def _stages_of_rounds(plan: Together) -> tuple[list[str], list[str]]:

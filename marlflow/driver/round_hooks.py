@@ -6,9 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from marlflow.base.items import Weights
+from marlflow.base.serialization import Tree
 from marlflow.driver.checkpoint_timing import CheckpointTiming
+from marlflow.driver.resets import LearnerResets
 from marlflow.driver.run_metrics import RunMetrics
 from marlflow.driver.scheduler import Scheduler
+from marlflow.driver.service import Service
 from marlflow.driver.stop_conditions import StopConditions
 from marlflow.driver.time_limit import TimeLimit
 from marlflow.sampling.dealer import Dealer
@@ -16,10 +19,10 @@ from marlflow.sampling.population import Reset
 from marlflow.sampling.protocol import Drain, Request
 
 
-class Requests:
-    """Creates each round's request from `published` weights, schedules and matchups; `rounds` counts them.
+class BetweenRounds(Service):
+    """Decides before each round whether to take a checkpoint, reset learners, stop, or collect; counts the rounds.
 
-    Before each request, `renew` lets the matchmaker change the population.
+    Requests to collect are made from `published` weights, schedules and matchups. `notify` shows why the run stops.
     """
 
     def __init__(
@@ -29,61 +32,26 @@ class Requests:
         dealer: Dealer | None,
         metrics: RunMetrics,
         time_limit: TimeLimit,
-    ) -> None:
-        self._published = published
-        self._scheduler = scheduler
-        self._dealer = dealer
-        self._metrics = metrics
-        self._time_limit = time_limit
-        self.rounds = 0
-        self._reset: list[str] = []
-
-    def renew(self) -> Sequence[Reset]:
-        """Let the matchmaker freeze published weights; return its resets, for `note_reset` afterwards.
-
-        Raises MatchmakerFailed.
-        """
-        if self._dealer is None:
-            return ()
-        sampled = self._metrics.agent_steps_sampled
-        return self._dealer.renew(self._published(), self._scheduler.by_policy(sampled), sampled)
-
-    def note_reset(self, policy: str) -> None:
-        """Let workers drop the rows that are from before a policy's reset."""
-        self._reset.append(policy)
-
-    def next(self) -> Request:
-        """Return the request of the next round."""
-        self._time_limit.limit_training()
-        schedules = self._scheduler.now(self._metrics.agent_steps_sampled)
-        request = Request(self.rounds, self._published(), schedules, reset=tuple(self._reset))
-        self._reset.clear()
-        self.rounds += 1
-        return request
-
-
-class BetweenRounds:
-    """Decides before each round whether to take a checkpoint, reset learners, stop, or collect.
-
-    `reset_learner` resets the learner of a policy, at rest. `stopped_by` is the reason to stop; empty before.
-    """
-
-    def __init__(
-        self,
         stops: StopConditions,
         checkpoints: CheckpointTiming,
-        requests: Requests,
-        reset_learner: Callable[[Reset], None],
+        resets: LearnerResets,
         notify: Callable[[str], None],
     ) -> None:
-        self._stops = stops
-        self._checkpoints = checkpoints
-        self._requests = requests
-        self._reset_learner = reset_learner
+        self._published, self._scheduler, self._dealer, self._metrics = published, scheduler, dealer, metrics
+        self._time_limit, self._stops, self._checkpoints, self._resets = time_limit, stops, checkpoints, resets
         self._notify = notify
+        self._rounds = 0
+        # Policies that were reset since the last request.
+        self._were_reset: list[str] = []
         self._stopping: str | None = None
         self._drains = False
-        self.stopped_by = ""
+        self._stopped_by = ""
+
+    def state(self) -> Tree:
+        return self._rounds
+
+    def load_state(self, state: Tree) -> None:
+        self._rounds = state
 
     def before_round(self) -> Callable[[], None] | None:
         """Return what to call once nothing is in flight; None if that is not needed. Raises MatchmakerFailed."""
@@ -93,7 +61,7 @@ class BetweenRounds:
         at_rest = None
         if self._checkpoints.has_news and due:
             at_rest = self._take_checkpoint
-        elif self._stopping is None and (resets := self._requests.renew()):
+        elif self._stopping is None and (resets := self._change_population()):
             at_rest = partial(self._reset, resets)
         self._drains = at_rest is not None
         return at_rest
@@ -101,20 +69,37 @@ class BetweenRounds:
     def _take_checkpoint(self) -> None:
         self._checkpoints.take()
         # After the checkpoint: a run that resumes from it lets the matchmaker change the population, too.
-        self._reset(() if self._stopping is not None else self._requests.renew())
+        self._reset(() if self._stopping is not None else self._change_population())
+
+    def _change_population(self) -> Sequence[Reset]:
+        """Let the matchmaker freeze published weights; return its resets. Raises MatchmakerFailed."""
+        if self._dealer is None:
+            return ()
+        sampled = self._metrics.agent_steps_sampled
+        return self._dealer.renew(self._published(), self._scheduler.by_policy(), sampled)
 
     def _reset(self, resets: Sequence[Reset]) -> None:
         self._drains = False
         for reset in resets:
-            self._reset_learner(reset)
-            self._requests.note_reset(reset.policy)
+            self._resets.reset_learner(reset)
+            # Workers drop the rows that are from before the reset.
+            self._were_reset.append(reset.policy)
 
     def next_request(self) -> Request | Drain | None:
         """Return the next request, Drain before a checkpoint or a reset, or None at the end."""
         if self._drains:
             return Drain()
         if self._stopping is not None:
-            self.stopped_by = self._stopping
+            self._stopped_by = self._stopping
             self._notify(f"stopping: {self._stopping}")
             return None
-        return self._requests.next()
+        self._time_limit.limit_training()
+        request = Request(self._rounds, self._published(), self._scheduler.now(), reset=tuple(self._were_reset))
+        self._were_reset.clear()
+        self._rounds += 1
+        return request
+
+    def why_ended(self) -> str:
+        """Return the reason why the run has ended."""
+        # The source also ends, without another request, once every plan has ended.
+        return self._stopped_by or self._stops.reason() or "the end of its experience"

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from marlflow.base.fault_kind import FaultKind
 from marlflow.base.info_columns import COST
-from marlflow.base.items import Weights
+from marlflow.base.items import Update, Weights
 from marlflow.base.serialization import Tree
 from marlflow.config.validation import CheckedExperiment
 from marlflow.driver.episode_metrics import (
@@ -29,8 +29,12 @@ from marlflow.driver.episode_metrics import (
     totals_of_all_agents,
 )
 from marlflow.driver.learner_totals import LearnerTotals
+from marlflow.driver.service import Service
 from marlflow.observe.report import NO_ROLLOUTS, LearnerMetrics, PolicyMetrics, Report, RolloutMetrics, StageMetrics
+from marlflow.runtime.checkpoints import Checkpoint
+from marlflow.sampling.protocol import Round
 from marlflow.sampling.receipts import EpisodeResult, Evaluated, Fault, MembersSent, Receipt
+from marlflow.sampling.saved_state import ResumeReport
 
 FAULTS = (
     "agents_vanished",
@@ -90,7 +94,7 @@ class PolicyTotals:
         self.evaluation_is_new = state["evaluation_is_new"]
 
 
-class RunMetrics:
+class RunMetrics(Service):
     """Totals of a run; `learners` has each learner's policies, `learners_of_others` those that use others' rows."""
 
     def __init__(
@@ -116,6 +120,17 @@ class RunMetrics:
         """Frozen policies sent to workers in training."""
         self._reported = (0, 0.0)
         self._env_steps_per_s = 0.0
+
+    async def after_round(self, round: Round) -> None:
+        self.collected(round.receipts)
+
+    def updated(self, learner: str, update: Update) -> None:
+        self.learners[learner].updated(update)
+
+    def resumed(self, checkpoint: Checkpoint, report: ResumeReport) -> None:
+        self.faults["episodes_abandoned"] += report.episodes_abandoned
+        self.faults["episodes_restarted"] += report.episodes_restarted
+        self.faults["rows_lost"] += report.rows_lost
 
     def collected(self, receipts: Sequence[Receipt]) -> None:
         """Count the receipts of a round."""
@@ -143,7 +158,6 @@ class RunMetrics:
         self._finished(sorted(ended, key=attrgetter("tick", "env")))
 
     def state(self) -> Tree:
-        """Return the complete state."""
         return {
             "policies": {name: totals.state() for name, totals in self.policies.items()},
             "learners": {name: totals.state() for name, totals in self.learners.items()},
@@ -161,7 +175,6 @@ class RunMetrics:
         }
 
     def load_state(self, state: Tree) -> None:
-        """Restore `state`."""
         for name, totals in self.policies.items():
             totals.load_state(state["policies"][name])
         for learner, learner_totals in self.learners.items():
@@ -246,9 +259,8 @@ class RunMetrics:
         stages: Mapping[str, Mapping[str, Any]],
         published: Mapping[str, Weights],
         object_store_bytes: int | None = None,
-        schedules: Mapping[str, Mapping[str, float]] | None = None,
     ) -> Report:
-        """Return the current report, with the last evaluations.
+        """Return the current report, with the last evaluations, and without what other services add.
 
         `training_s` is the time up to the last round, without evaluations and matches. `env_steps_per_s` is the rate
         since the last report with fewer env steps.
@@ -264,7 +276,7 @@ class RunMetrics:
             "env_steps_per_s": self._rate(training_s),
             "policies": {name: _policy(totals, _version(published, name)) for name, totals in self.policies.items()},
             "learners": {
-                name: totals.metrics(_version(published, self._members[name][0]), (schedules or {}).get(name, {}))
+                name: totals.metrics(_version(published, self._members[name][0]))
                 for name, totals in self.learners.items()
             },
             "agents": {agent: {"return_mean": mean(returns)} for agent, returns in self.agents.items()},

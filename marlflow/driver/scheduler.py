@@ -8,20 +8,24 @@ from marlflow.algorithms.cost_limit import cost_limit_of
 from marlflow.base.info_columns import coefficient_name
 from marlflow.base.schedules import Schedule
 from marlflow.base.serialization import Tree
+from marlflow.driver.run_metrics import RunMetrics
+from marlflow.driver.service import Service
 from marlflow.learner.multiplier import COST_EPISODES, COST_TOTAL
+from marlflow.observe.report import Report
 from marlflow.runtime.protocol import RunComponents
 from marlflow.runtime.spec import LearnerSpec, RunSpec
+from marlflow.sampling.protocol import Round
 
 
-class Scheduler:
+class Scheduler(Service):
     """Evaluates schedules, and applies changes to learners and their replays.
 
     A learner's schedules count its policies' agent steps since its last reset, if any. A learner whose costs have a
     limit also receives the totals of costs.
     """
 
-    def __init__(self, spec: RunSpec, parts: RunComponents) -> None:
-        self._spec, self._parts = spec, parts
+    def __init__(self, spec: RunSpec, parts: RunComponents, metrics: RunMetrics) -> None:
+        self._spec, self._parts, self._metrics = spec, parts, metrics
         self._applied: dict[str, Mapping[str, float]] = {}
         # By learner: the agent steps sampled before its last reset.
         self._began_at = dict.fromkeys(spec.learners, 0)
@@ -29,9 +33,9 @@ class Scheduler:
         # By learner with a limit on costs: the totals of its policy.
         self._costs: dict[str, Mapping[str, float]] = {}
 
-    def now(self, agent_steps_sampled: Mapping[str, int]) -> dict[str, dict[str, float]]:
+    def now(self) -> dict[str, dict[str, float]]:
         """Apply changes; return each policy's scheduled settings and `num_envs`, to collect with."""
-        by_learner = self.values(agent_steps_sampled)
+        by_learner = self._values()
         for name, values in by_learner.items():
             learner = self._spec.learners[name]
             # Settings of actors and of rows, such as epsilon, travel with the request; learners and replays do not know
@@ -41,11 +45,13 @@ class Scheduler:
             self._apply(name)
         return self._by_policy(by_learner)
 
-    def send_costs(self, totals: Mapping[str, tuple[float, int]]) -> None:
-        """Send each learner with a limit on costs the summed mean costs of its policy's episodes, and their number.
+    async def after_round(self, round: Round) -> None:
+        # Before the rows that were sampled with these costs reach the learner.
+        self._send_costs()
 
-        Call it once they are counted, before rows sampled with them reach the learner.
-        """
+    def _send_costs(self) -> None:
+        """Send each learner with a limit on costs the summed mean costs of its policy's episodes, and their number."""
+        totals = self._metrics.cost_totals
         for name, learner in self._spec.learners.items():
             if cost_limit_of(learner.algorithm) is not None:
                 (policy,) = learner.members
@@ -53,9 +59,9 @@ class Scheduler:
                 self._costs[name] = {COST_TOTAL: cost, COST_EPISODES: episodes}
                 self._apply(name)
 
-    def by_policy(self, agent_steps_sampled: Mapping[str, int]) -> dict[str, dict[str, float]]:
+    def by_policy(self) -> dict[str, dict[str, float]]:
         """Return each policy's scheduled settings and `num_envs`, without applying changes."""
-        return self._by_policy(self.values(agent_steps_sampled))
+        return self._by_policy(self._values())
 
     def _by_policy(self, by_learner: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
         return {
@@ -64,28 +70,29 @@ class Scheduler:
             for policy in self._spec.learners[name].members
         }
 
-    def values(self, agent_steps_sampled: Mapping[str, int]) -> dict[str, dict[str, float]]:
-        """Return each learner's settings, given the agent steps sampled by each policy."""
-        since = {name: self._sampled(name, agent_steps_sampled) - began_at for name, began_at in self._began_at.items()}
+    def _values(self) -> dict[str, dict[str, float]]:
+        """Return each learner's settings."""
+        sampled = self._metrics.agent_steps_sampled_for
+        since = {name: sampled(name) - began_at for name, began_at in self._began_at.items()}
         return {
             name: {**learner.algorithm.schedules(since[name]), **_coefficients(learner, since[name])}
             for name, learner in self._spec.learners.items()
         }
 
-    def restart(self, learner: str, agent_steps_sampled: Mapping[str, int]) -> None:
+    def restart(self, learner: str) -> None:
         """Count the agent steps of a learner's schedules from now on."""
-        self._began_at[learner] = self._sampled(learner, agent_steps_sampled)
+        self._began_at[learner] = self._metrics.agent_steps_sampled_for(learner)
 
     def state(self) -> Tree:
-        """Return where each learner's schedules begin, in agent steps."""
         return dict(self._began_at)
 
-    def load_state(self, state: Mapping[str, int]) -> None:
-        """Restore what `state` returned."""
+    def load_state(self, state: Tree) -> None:
         self._began_at.update(state)
+        self._send_costs()
 
-    def _sampled(self, learner: str, agent_steps_sampled: Mapping[str, int]) -> int:
-        return sum(agent_steps_sampled[policy] for policy in self._spec.learners[learner].members)
+    def add_metrics(self, report: Report) -> None:
+        for name, values in self._values().items():
+            report["learners"][name]["schedules"] = values
 
     def _apply(self, learner: str) -> None:
         settings = {**self._settings.get(learner, {}), **self._costs.get(learner, {})}

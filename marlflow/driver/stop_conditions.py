@@ -3,42 +3,45 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
 
-from marlflow.config.experiment import Experiment
+from marlflow.base.serialization import Tree
+from marlflow.config.validation import CheckedExperiment
 from marlflow.driver.callbacks import Callbacks
 from marlflow.driver.faults import FaultBudget
 from marlflow.driver.graceful_shutdown import GracefulShutdown
 from marlflow.driver.recording import DatasetProgress
 from marlflow.driver.run_metrics import RunMetrics
+from marlflow.driver.service import Service
 from marlflow.driver.time_limit import TimeLimit
 from marlflow.flow import Executor
-from marlflow.runtime.spec import RunSpec
+from marlflow.sampling.protocol import Round
 
 
-class StopConditions:
+class StopConditions(Service):
     """Checks `stop` of the run and of each learner, signals, fault budgets, callbacks, and the end of datasets."""
 
     def __init__(
         self,
-        experiment: Experiment,
-        spec: RunSpec,
+        checked: CheckedExperiment,
         metrics: RunMetrics,
         progress: DatasetProgress,
         budget: FaultBudget,
         shutdown: GracefulShutdown,
         time_limit: TimeLimit,
         callbacks: Callbacks,
+        executor: Executor,
+        notify: Callable[[str], None],
     ) -> None:
-        self._experiment, self._spec = experiment, spec
+        self._experiment, self._spec = checked.experiment, checked.spec
         self._metrics = metrics
         self._progress = progress
         self._budget = budget
         self._shutdown = shutdown
         self._time_limit = time_limit
         self._callbacks = callbacks
+        self._executor, self._notify = executor, notify
         self._ended: set[str] = set()
 
     def reason(self) -> str | None:
@@ -64,35 +67,33 @@ class StopConditions:
             return "the end of what was recorded" if self._progress.finished else "every policy's own stop"
         return None
 
-    def end_learners(self, executor: Executor, notify: Callable[[str], None]) -> None:
-        """End the plans of learners whose own `stop` holds, or whose datasets have ended."""
+    async def after_round(self, round: Round) -> None:
         for name, learner in self._spec.learners.items():
             if name not in self._ended and (self._is_done(name) or self._has_read_all(name)):
                 reason = "enough" if self._is_done(name) else "all that was recorded"
-                self._end(name, executor)
+                self._end(name)
                 learner_has = f"policy {name} has" if learner.members == (name,) else f"learner {name} has"
-                notify(f"{learner_has} learned {reason}: its plan ends, it goes on acting")
+                self._notify(f"{learner_has} learned {reason}: its plan ends, it goes on acting")
 
-    def state(self) -> dict[str, Any]:
-        """Return the `stop` of each ended learner."""
+    def state(self) -> Tree:
+        # With the condition: a resumed run may have another, and the learner then learns again.
         return {name: asdict(self._experiment.learner(name).stop) for name in sorted(self._ended)}
 
-    def load_state(self, state: Mapping[str, Any], executor: Executor) -> None:
-        """End the same plans; restart one if its `stop` was changed and does not hold."""
+    def load_state(self, state: Tree) -> None:
         for name, stop in state.items():
             if stop == asdict(self._experiment.learner(name).stop) or self._is_done(name):
-                self._end(name, executor)
+                self._end(name)
             else:
-                executor.rejoin(name)
+                self._executor.rejoin(name)
 
-    def _end(self, name: str, executor: Executor) -> None:
+    def _end(self, name: str) -> None:
         self._ended.add(name)
         if self._is_done(name):
             # Queued items are dropped.
-            executor.end_plan(name)
+            self._executor.end_plan(name)
         else:
             # The dataset has ended: queued items are still used for updates.
-            executor.close_plan(name)
+            self._executor.close_plan(name)
 
     def _has_read_all(self, learner: str) -> bool:
         return self._progress.finished.issuperset(self._spec.learners[learner].members)

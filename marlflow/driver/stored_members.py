@@ -83,9 +83,10 @@ class StoredMembers(FrozenStore):
         return self._folder / tensors_file(frozen_file(entry))
 
     def contents(self) -> dict[str, Path | bytes]:
-        """Return what a checkpoint stores of each entry: its file, or the content if there is no file."""
+        """Return the files of all entries in a checkpoint, by name: paths, or contents where there is no file."""
+        fetch = self._driver.fetch
         return {
-            entry: path if (path := self.file(entry)).exists() else frozen_bytes(self[entry], self._driver.fetch)
+            frozen_file(entry): path if (path := self.file(entry)).exists() else frozen_bytes(self[entry], fetch)
             for entry in self._headers
         }
 

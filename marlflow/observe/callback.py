@@ -1,4 +1,4 @@
-"""Callbacks: objects that a run calls when something happens in it, and that may stop it.
+"""Callbacks: objects that a run calls when something happens in it; they may stop it, have it evaluate, add metrics.
 
     class EarlyStop(mf.Callback):
         def reported(self, record):
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from marlflow.observe.report import EvaluationMetrics, Report, RunInfo
 
@@ -25,6 +25,14 @@ class StopRun:
     """Returned by a callback to end the run after the current round, with a checkpoint; `reason` is reported."""
 
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluateNow:
+    """Returned by a callback to evaluate after the next round, as if an evaluation were due then.
+
+    That is by the weights that have learned from the round that was just reported.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +67,10 @@ class RunEnd:
     error: str | None = None
 
 
+Answer: TypeAlias = StopRun | EvaluateNow | None
+"""What a callback may return of what happens; None: nothing is asked."""
+
+
 class Callback:
     """Base class of callbacks and sinks: override what you need.
 
@@ -70,23 +82,31 @@ class Callback:
         """Return what is missing, such as a package that is not installed; checked before the run starts."""
         return ()
 
-    def began(self, info: RunInfo) -> StopRun | None:
+    def began(self, info: RunInfo) -> Answer:
         """Handle the start or the resume of a run; if this raises, the callback is not called again."""
 
-    def reported(self, record: Report) -> StopRun | None:
+    def reported(self, record: Report) -> Answer:
         """Handle a report."""
 
-    def evaluated(self, evaluation: EvaluationEvent) -> StopRun | None:
+    def evaluated(self, evaluation: EvaluationEvent) -> Answer:
         """Handle an evaluation, which one of the next reports contains."""
 
-    def saved(self, path: Path) -> StopRun | None:
+    def saved(self, path: Path) -> Answer:
         """Handle a new checkpoint in the folder `path`, whose name is the number of env steps."""
 
-    def fault(self, fault: FaultEvent) -> StopRun | None:
+    def fault(self, fault: FaultEvent) -> Answer:
         """Handle a fault; faults of callbacks are not passed on."""
 
     def ended(self, result: RunEnd) -> None:
         """Handle the end of the run, also by an error or an interrupt; called once."""
+
+    def metrics(self) -> Mapping[str, float | None]:
+        """Return numbers by name, which reports have as `callbacks.<name of the callback>.<name>`; None: not known yet.
+
+        Called for each report, and also between reports, so it should change nothing. Only of `callbacks`, not of
+        `log.sinks`.
+        """
+        return {}
 
     def state(self) -> Mapping[str, Any]:
         """Return what a resumed run has to know, as numbers, strings, lists and mappings; it is in each checkpoint."""

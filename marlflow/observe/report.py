@@ -159,6 +159,7 @@ class Report(TypedDict):
     object_store: ObjectStoreMetrics
     faults: Mapping[str, int]
     league: NotRequired[LeagueReport]  # if there is one
+    callbacks: NotRequired[Mapping[str, Mapping[str, float | None]]]  # by callback that has any: Callback.metrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,10 +198,14 @@ class RunInfo:
 
 
 def metric(report: Mapping[str, Any], path: str) -> float | None:
-    """Return the metric at a dotted path, such as `policies.prey.return_mean`; None if no infos gave it yet.
+    """Return the metric at a dotted path, such as `policies.prey.return_mean`.
 
-    Raises KeyError if there is no such metric.
+    None if it is one of infos or of a callback that did not give it yet. Raises KeyError if there is no such metric.
     """
+    section, _, rest = path.partition(".")
+    if section == "callbacks":
+        name, _, number = rest.rpartition(".")
+        return report.get(section, {}).get(name, {}).get(number)  # type: ignore[no-any-return]
     value: Any = report
     before = ""
     for part in path.split("."):

@@ -220,7 +220,8 @@ CASES = {
     ),
     "objective of nothing": (
         ["plan", "objective=return_mean"],
-        "objective must be policies.<id>.return_mean, or another figure of a policy or a learner, not 'return_mean'",
+        "objective must be policies.<id>.return_mean, or another figure of a policy, a learner or a callback, not "
+        "'return_mean'",
     ),
     "agent that no rule matches": (
         ["plan", TAG, 'mapping=[{match: "adversary_*", policy: hunters}]', "policy@policies.hunters=ppo"],

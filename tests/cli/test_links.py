@@ -165,8 +165,8 @@ def test_a_link_to_the_folder_and_links_that_stay_in_it_work(marlflow: Marlflow,
 @pytest.mark.parametrize(
     ("command", "place", "name"),
     [
-        ("train", "marlflow.driver.run.StoredMembers", "league"),
-        ("resume", "marlflow.driver.run.StoredMembers", "league"),
+        ("train", "marlflow.driver.services.StoredMembers", "league"),
+        ("resume", "marlflow.driver.services.StoredMembers", "league"),
         ("evaluate", "marlflow.driver.evaluation_files.write_evaluation", "evaluations"),
         ("evaluate", "marlflow.driver.evaluation_files.write_evaluation", "matrix.csv"),
     ],

@@ -16,6 +16,7 @@ import pytest
 import marlflow as mf
 from marlflow.base.fault_kind import FaultKind
 from marlflow.driver.faults import FaultBudget
+from marlflow.driver.run_metrics import RunMetrics
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.runtime import checkpoints
 from marlflow.runtime.saved_runs import newest
@@ -24,12 +25,13 @@ from tests.driver.watching import reports
 from tests.runtime.small_runs import small_run
 
 KINDS = ("workers_lost", "learners_lost", "replays_lost", "updates_skipped", "checkpoints_failed")
+METRICS = RunMetrics([], {}, [])
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_more_than_are_allowed_end_the_run_and_say_what_happened_how_often(kind: str) -> None:
     told: list[str] = []
-    budget = FaultBudget(mf.Faults(**{kind: 2}), told.append)
+    budget = FaultBudget(mf.Faults(**{kind: 2}), METRICS, told.append)
     for number in range(1, 4):
         assert budget.failure is None
         budget.spend(Fault(FaultKind(kind), f"part {number}", "it died", "", 7))
@@ -46,10 +48,10 @@ def test_more_than_are_allowed_end_the_run_and_say_what_happened_how_often(kind:
 
 
 def test_one_alone_may_be_too_many_and_several_at_once() -> None:
-    budget = FaultBudget(mf.Faults(updates_skipped=0), lambda text: None)
+    budget = FaultBudget(mf.Faults(updates_skipped=0), METRICS, lambda text: None)
     budget.spend(Fault(FaultKind.UPDATES_SKIPPED, "learner prey", "its gradient was not finite", "", 0), 5)
     assert str(budget.failure).endswith("that was updates_skipped 5, and faults.updates_skipped allows 0")
-    budget = FaultBudget(mf.Faults(workers_lost=0), lambda text: None)
+    budget = FaultBudget(mf.Faults(workers_lost=0), METRICS, lambda text: None)
     budget.spend(Fault(FaultKind.WORKERS_LOST, "rollout worker 1", "it died", "", 0))
     assert str(budget.failure).endswith("that was workers_lost 1, and faults.workers_lost allows 0")
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import marlflow as mf
@@ -197,3 +198,140 @@ def test_the_end_is_told_with_the_error_of_the_run(tmp_path: Path) -> None:
     (end,) = listener.of("ended")
     assert end.error.startswith("EnvironmentFailed: ")
     assert listener.of("fault")[0].kind == "env_errors"
+
+
+class Counter(mf.Callback):
+    """Counts reports, and says how many there were before; asks for an evaluation at one of them."""
+
+    def __init__(self, asks_at: int | None = None) -> None:
+        self.seen, self.asks_at = 0, asks_at
+
+    def reported(self, record: mf.Report) -> mf.EvaluateNow | None:
+        self.seen += 1
+        return mf.EvaluateNow() if record["env_steps"] == self.asks_at else None
+
+    def metrics(self) -> Mapping[str, float | None]:
+        return {"seen": self.seen, "half": np.float32(self.seen / 2), "later": None if self.seen < 2 else 1.0}
+
+    def state(self) -> Mapping[str, Any]:
+        return {"seen": self.seen}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        self.seen = state["seen"]
+
+
+def test_reports_have_the_metrics_of_callbacks_also_after_a_resume(tmp_path: Path) -> None:
+    def counted(**changes: Any) -> mf.Experiment:
+        # The checkpoint comes after the report of the same env steps, which it counts.
+        return run({"counter": Counter(), "other": Listener()}, evaluation=mf.Evaluation(episodes=0), **changes)
+
+    mf.train(counted(), tmp_path / "whole")
+    mf.train(counted(env_steps=3 * ROUND), tmp_path / "parts")
+    mf.resume(counted(), tmp_path / "parts")
+    whole, parts = ([one["callbacks"] for one in reports(tmp_path / where)] for where in ("whole", "parts"))
+    assert whole == [
+        {"counter": {"seen": seen, "half": seen / 2, "later": None if seen < 2 else 1.0}} for seen in range(4)
+    ]
+    # The first part also ends with a report.
+    assert [one["counter"]["seen"] for one in parts] == [0, 1, 2, 3]
+    assert list(reports(tmp_path / "whole")[0])[-1] == "callbacks"
+
+
+def test_metrics_of_a_callback_can_stop_a_run_choose_its_best_checkpoint_and_be_its_objective(tmp_path: Path) -> None:
+    early = mf.EarlyStop("callbacks.counter.later", reports=2, min_change=1e-9)
+    best = mf.CheckpointConfig(every_env_steps=2 * ROUND, best="callbacks.counter.seen")
+    experiment = run({"counter": Counter(), "early": early}, env_steps=40 * ROUND, checkpoint=best)
+    result = mf.train(replace(experiment, objective="callbacks.counter.seen"), tmp_path)
+    assert result.stopped_by.startswith("callbacks.early: callbacks.counter.later has not improved in 2 reports")
+    assert result.objective == result.metrics["callbacks"]["counter"]["seen"] > 2
+    assert "callbacks.counter.seen" in result.frame().columns
+
+
+@pytest.mark.parametrize(
+    ("goal", "problem"),
+    [
+        ("callbacks.cuonter.seen", "there is no callback 'cuonter'; did you mean 'counter'?"),
+        ("callbacks.counter", "a figure of a callback is callbacks.<name>.<figure>"),
+        ("callbacks.listener.seen", r"callback 'listener' has no figures; its class gives some with metrics\(\)"),
+    ],
+)
+def test_a_goal_of_a_callback_that_has_none_is_refused(goal: str, problem: str, tmp_path: Path) -> None:
+    callbacks = {"counter": Counter(), "listener": Listener()}
+    with pytest.raises(mf.ConfigInvalid, match=f"objective {goal}: {problem}"):
+        mf.train(replace(run(callbacks), objective=goal), tmp_path)
+    with pytest.raises(mf.ConfigInvalid, match=f"callbacks.early.metric {goal}: {problem}"):
+        mf.train(run({**callbacks, "early": mf.EarlyStop(goal)}), tmp_path)
+
+
+class Gives(mf.Callback):
+    def __init__(self, metrics: Any) -> None:
+        self._metrics = metrics
+
+    def metrics(self) -> Mapping[str, float | None]:
+        return self._metrics  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "problem"),
+    [
+        ([1.0], "metrics() raised TypeError: it returned [1.0], not numbers by name"),
+        ({"a": 1.0, "b": "high"}, "metrics() raised TypeError: its b is 'high', a str; expected a number, or None"),
+        ({"a": np.zeros(2)}, "metrics() raised TypeError: its a is array([0., 0.]), a ndarray; expected a number"),
+        ({"a.b": 1.0}, "metrics() raised TypeError: it named a metric 'a.b'; a name is a text without dots"),
+        ({3: 1.0}, "metrics() raised TypeError: it named a metric 3; a name is a text without dots"),
+    ],
+)
+def test_metrics_that_are_no_numbers_by_name_are_a_fault_and_in_no_report(
+    metrics: Any, problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    best = mf.CheckpointConfig(every_env_steps=ROUND, best="callbacks.gives.a")
+    result = mf.train(run({"gives": Gives(metrics), "counter": Counter()}, checkpoint=best), tmp_path)
+    assert result.stopped_by == f"stop.env_steps={6 * ROUND}"
+    assert problem in capsys.readouterr().out
+    # The last of them comes with the last report, or the callback is not called again.
+    assert 0 < result.metrics["faults"]["callbacks_failed"] <= MOST_FAILURES_IN_A_ROW
+    assert all(set(one["callbacks"]) == {"counter"} for one in reports(tmp_path))
+
+
+def test_an_evaluation_that_a_callback_asks_for_comes_after_the_next_round_also_after_a_resume(tmp_path: Path) -> None:
+    def asking(listener: Listener, **changes: Any) -> mf.Experiment:
+        callbacks = {"asking": Counter(asks_at=2 * ROUND), "listener": listener}
+        return run(callbacks, evaluation=mf.Evaluation(1_000 * ROUND, 2), **changes)
+
+    def at(listener: Listener) -> list[int]:
+        return [one.env_steps for one in listener.of("evaluated")]
+
+    whole, first, second = Listener(), Listener(), Listener()
+    mf.train(asking(whole), tmp_path / "whole")
+    assert at(whole) == [ROUND, 3 * ROUND, 6 * ROUND]
+    # Its checkpoint is that after the report in which the evaluation was asked for.
+    mf.train(asking(first, env_steps=2 * ROUND), tmp_path / "parts")
+    mf.resume(asking(second), tmp_path / "parts")
+    assert (at(first), at(second)) == ([ROUND, 2 * ROUND], [3 * ROUND, 6 * ROUND])
+    # A resume without evaluations makes none.
+    mf.train(asking(Listener(), env_steps=2 * ROUND), tmp_path / "none")
+    silent = Listener()
+    without = run({"asking": Counter(), "listener": silent}, evaluation=mf.Evaluation(episodes=0))
+    mf.resume(without, tmp_path / "none")
+    assert at(silent) == []
+    played = [[one.policies for one in listener.of("evaluated")] for listener in (whole, second)]
+    assert played[0][1:] == played[1]
+
+
+def test_without_evaluations_during_the_run_one_that_is_asked_for_has_the_episodes_of_the_last(tmp_path: Path) -> None:
+    listener = Listener()
+    callbacks = {"asking": Counter(asks_at=2 * ROUND), "listener": listener}
+    mf.train(run(callbacks, evaluation=mf.Evaluation(episodes=0, final_episodes=3)), tmp_path)
+    evaluations = listener.of("evaluated")
+    assert [one.env_steps for one in evaluations] == [3 * ROUND, 6 * ROUND]
+    assert [one.policies["prey"]["eval_episodes"] for one in evaluations] == [3, 3]
+
+
+def test_an_evaluation_that_would_have_no_episodes_is_a_fault(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listener = Listener()
+    callbacks = {"asking": Counter(asks_at=2 * ROUND), "listener": listener}
+    result = mf.train(run(callbacks, evaluation=mf.Evaluation(episodes=0)), tmp_path)
+    assert (result.metrics["faults"]["callbacks_failed"], listener.of("evaluated")) == (1, [])
+    assert "it asked for an evaluation, and evaluation.episodes is 0" in capsys.readouterr().out

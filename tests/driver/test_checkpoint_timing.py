@@ -4,7 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from marlflow.base.errors import ActorLost, CheckpointFailed, MarlflowError
+from marlflow.config.experiment import Faults
 from marlflow.driver.checkpoint_timing import CheckpointTiming
+from marlflow.driver.faults import FaultBudget
 from marlflow.driver.run_metrics import RunMetrics
 from marlflow.sampling.receipts import Fault
 
@@ -25,7 +27,9 @@ class Saves:
 def timing(every: int | None, *raises: MarlflowError) -> tuple[RunMetrics, CheckpointTiming, list[Fault]]:
     tally, faults = RunMetrics(["prey"], {"prey": ["prey"]}, []), list[Fault]()
     saves: Any = Saves(tally, list(raises))
-    return tally, CheckpointTiming(every, tally, saves, saves, faults.append), faults
+    budget = FaultBudget(Faults(), tally, lambda text: None)
+    budget.observe = lambda fault, _count: faults.append(fault)
+    return tally, CheckpointTiming(every, tally, saves, saves, budget), faults
 
 
 def test_a_checkpoint_is_due_after_the_first_round_and_then_every_so_many_env_steps() -> None:
@@ -38,7 +42,8 @@ def test_a_checkpoint_is_due_after_the_first_round_and_then_every_so_many_env_st
             checkpoints.take()
     assert due_at == [30, 120, 210, 300]
     tally.env_steps = 450
-    checkpoints.resume()
+    nothing: Any = None
+    checkpoints.resumed(nothing, nothing)
     tally.env_steps = 549
     assert not checkpoints.is_due
     tally.env_steps = 550

@@ -96,6 +96,31 @@ def test_notes_of_another_shape_name_each_value_and_what_to_do(run: Path, tmp_pa
     assert caught.value.problems[-1].endswith("remove it, and the one before it is used")
 
 
+def write_tree(path: Path, name: str, tree: Any) -> None:
+    """Another tree in a checkpoint's file, every hash made to fit."""
+    data = to_bytes(tree)
+    files = json.loads((path / "checkpoint.json").read_text())["files"]
+    files[name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    (path / f"{name}.safetensors").write_bytes(data)
+    rewrite(path, files=files)
+
+
+def test_a_checkpoint_of_a_version_with_other_services_is_refused_before_anything_is_loaded(
+    run: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    path = newest(tmp_path / "run").path
+    before = {name: state for name, state in from_bytes(newest(run).read("driver")).items() if name != "clock"}
+    write_tree(path, "driver", {**before, "times_s": [1.0, 0.5, 0.5]})
+    with pytest.raises(CheckpointUnusable) as caught:
+        resume(EXPERIMENT, tmp_path / "run")
+    (problem,) = caught.value.problems
+    assert problem == (
+        f"{path}: what the driver knew is not of the shape that it has: /clock is missing; only the version of "
+        "marlflow that wrote it resumes from it"
+    )
+
+
 @pytest.mark.parametrize("shape", [None, "x", -1.5])
 @pytest.mark.slow
 def test_every_file_of_another_shape_is_refused_when_a_run_resumes(shape: Any, run: Path, tmp_path: Path) -> None:
@@ -107,11 +132,7 @@ def test_every_file_of_another_shape_is_refused_when_a_run_resumes(shape: Any, r
             if type(shape) is not type(tree[key]):
                 folder = tmp_path / "run"
                 shutil.copytree(run, folder)
-                data = to_bytes({**tree, key: shape})
-                files = json.loads((newest(folder).path / "checkpoint.json").read_text())["files"]
-                files[name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-                (newest(folder).path / f"{name}.safetensors").write_bytes(data)
-                rewrite(folder / "checkpoints" / "320", files=files)
+                write_tree(newest(folder).path, name, {**tree, key: shape})
                 try:
                     resume(EXPERIMENT, folder)
                 except CheckpointUnusable as error:

@@ -16,9 +16,9 @@ from marlflow.base.sequences import Sequences
 from marlflow.base.serialization import from_bytes
 from marlflow.config.validation import ready
 from marlflow.driver.resets import LearnerResets
-from marlflow.driver.round_hooks import Requests
+from marlflow.driver.round_hooks import BetweenRounds
 from marlflow.runtime.saved_runs import newest
-from marlflow.sampling.protocol import Request
+from marlflow.sampling.protocol import Drain, Request
 from tests.driver.kept_runs import assert_equal, kept
 from tests.driver.resetting import CARTS, TURNS, Resetting, with_resets
 from tests.driver.resumed_runs import resumed_exactly
@@ -197,13 +197,14 @@ def test_it_may_begin_with_the_parameters_of_a_frozen_version(tmp_path: Path, wa
 
 def test_schedules_count_from_the_reset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     requests: list[Request] = []
-    create = Requests.next
+    create = BetweenRounds.next_request
 
-    def noted(self: Requests) -> Request:
-        requests.append(create(self))
-        return requests[-1]
+    def noted(self: BetweenRounds) -> Request | Drain | None:
+        request = create(self)
+        requests.extend([request] if isinstance(request, Request) else ())
+        return request
 
-    monkeypatch.setattr(Requests, "next", noted)
+    monkeypatch.setattr(BetweenRounds, "next_request", noted)
     slow = mf.Linear(1.0, 0.0, 100_000)
     main = mf.Policy(replace(DQN, epsilon=slow), SMALL)
     mf.train(with_resets(main, mf.Policy(replace(DQN, epsilon=slow), SMALL), 800), tmp_path)

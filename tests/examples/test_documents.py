@@ -7,8 +7,10 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -397,3 +399,31 @@ for algorithm in (predicting.algorithm, smooth_ppo, penalized.PenalizedDQN()):
     ] * 3
     # What the experiment printed: a distance from the floor.
     assert 0.0 <= float(re.findall(r"^([\d.e-]+)$", said, re.M)[0]) <= 0.5
+
+
+def test_the_callback_with_metrics_of_the_page_on_tracking_adds_them_and_evaluates(tmp_path: Path) -> None:
+    (block,) = (block for block in blocks(TRACKING, "python") if "class Records" in block)
+    names: dict[str, Any] = {"mf": mf}
+    exec(block, names)
+    log = mf.Log(every_env_steps=200, console="none", tensorboard=False)
+    experiment = small_run(env_steps=2_000, log=log, evaluation=mf.Evaluation(10_000, 2))
+    callbacks = {"records": names["Records"]("prey"), "evaluations": Evaluations()}
+    result = mf.train(replace(experiment, callbacks=callbacks), tmp_path)
+    records = result.metrics["callbacks"]["records"]
+    assert records["count"] >= 1
+    assert records["best"] >= result.metrics["policies"]["prey"]["return_mean"]
+    # The first and the last are made in any case.
+    assert result.metrics["callbacks"]["evaluations"]["count"] > 2
+
+
+class Evaluations(mf.Callback):
+    """Counts them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def evaluated(self, evaluation: mf.EvaluationEvent) -> None:
+        self.count += 1
+
+    def metrics(self) -> dict[str, float | None]:
+        return {"count": self.count}

@@ -102,7 +102,9 @@ def test_matches_are_counted_rate_players_and_take_no_time_of_training(tmp_path:
     assert main["rating_sigma"] < 25 / 3
     assert (counted["members_sent"], counted["bytes_sent"], counted["cache_hits"]) == (0, 0, 0), "it is one process"
     assert 0.0 < counted["match_s"] < metrics["time_s"]
-    whole, trained, evaluated = from_bytes(newest(tmp_path).read("driver"))["times_s"]
+    driver = from_bytes(newest(tmp_path).read("driver"))
+    whole, trained = driver["clock"]["elapsed_s"], driver["clock"]["training_s"]
+    evaluated = driver["evaluation"]["spent_s"]
     # What rounds waited for is no time of training, and so not of env_steps_per_s.
     assert trained <= whole - evaluated - counted["match_s"] - counted["solve_s"]
 

@@ -1,0 +1,52 @@
+"""Services: the parts of a run that the driver calls at the same points, each with a state of its own."""
+
+from __future__ import annotations
+
+from marlflow.base.errors import MarlflowError
+from marlflow.base.items import Update
+from marlflow.base.serialization import Tree
+from marlflow.observe.report import Report
+from marlflow.runtime.checkpoints import Checkpoint
+from marlflow.sampling.protocol import Round
+from marlflow.sampling.saved_state import ResumeReport
+
+
+class Service:
+    """Base class of a run's services: override what is needed; every method does nothing by default.
+
+    A run begins, collects rounds and updates learners, ends its training, evaluates, reports and closes. `services.py`
+    has the order in which services are called. `failure` is the error that the run raises at its end, if any.
+    """
+
+    failure: MarlflowError | None = None
+
+    def state(self) -> Tree:
+        """Return what a resumed run has to know; None: nothing. Called at rest, for each checkpoint."""
+        return None
+
+    def load_state(self, state: Tree) -> None:
+        """Restore what `state` returned; called before `begin`, if it was not None."""
+
+    def resumed(self, checkpoint: Checkpoint, report: ResumeReport) -> None:
+        """Continue from a checkpoint, once the states of all services are restored; `report` says what is lost."""
+
+    def begin(self) -> None:
+        """Begin to train."""
+
+    async def after_round(self, round: Round) -> None:
+        """Handle a collected round, before its rows reach the learners."""
+
+    def updated(self, learner: str, update: Update) -> None:
+        """Handle an update of a learner."""
+
+    def add_metrics(self, report: Report) -> None:
+        """Add to a report that is being made; nothing else may change, since not every report is written."""
+
+    def after_training(self) -> None:
+        """Handle the end of training, whatever ended it."""
+
+    def at_end(self) -> None:
+        """Evaluate what was trained; called after training that no signal and no exceeded fault budget ended."""
+
+    def close(self) -> None:
+        """Handle the end of the run, after its last report."""
