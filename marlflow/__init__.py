@@ -81,6 +81,7 @@ if TYPE_CHECKING:
     from marlflow.base.joint_transitions import JointTransitions
     from marlflow.base.problems import Problem
     from marlflow.base.random import RowRandom
+    from marlflow.base.ranges import Range
     from marlflow.base.schedules import CosineDecay, Linear, PiecewiseConstant, ScheduledFloat, initial_value
     from marlflow.base.train_batch import TrainBatch
     from marlflow.check_env import Trial, check_environment
@@ -238,7 +239,7 @@ __all__ = [
     "OffPolicyAlgorithm", "OfflineData", "OperatorRaised", "Optimizer", "PPOLoss", "PayoffSettings",
     "PiecewiseConstant", "Place", "PlacementOverrides", "Plan", "PlanInvalid", "Policy", "PolicyStop", "Pool",
     "PopulationChange",
-    "PopulationMatchmaker", "Prioritized", "Problem", "Publish", "QNetwork", "Random", "RandomSeats",
+    "PopulationMatchmaker", "Prioritized", "Problem", "Publish", "QNetwork", "Random", "RandomSeats", "Range",
     "RatingSettings", "Record", "RecordsDamaged", "RecurrentPPO", "RecurrentTorso", "RecurrentTorsoConfig",
     "Replay", "ReplayBuffer", "Report", "Reprioritize", "Reservoir", "Reset", "ResettingMatchmaker",
     "Resources", "Result", "ResultsMatchmaker", "Rollouts", "Rotation", "RowRandom", "Rule", "RunEnd",

@@ -175,7 +175,7 @@ def _declared(values: dict[str, Any], path: tuple[str | int, ...]) -> Any:
     if not dataclasses.is_dataclass(made) or path[0] not in (fields := made.__dataclass_fields__):
         return made, path
     setting = fields[path[0]]
-    return str(setting.type), path, str(range_of(made, setting.name, setting.default))
+    return str(setting.type), path, str(range_of(made, setting.name))
 
 
 def tried(again: bool) -> Iterator[Tried]:
