@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -56,11 +56,6 @@ def setting_problems(value: Any, path: str = "") -> Iterator[Problem | str]:
         yield from (Problem(problem, kind=ProblemKind.WRONG_TYPE) for problem in problems)
         if not problems and fitted is not LEFT:
             yield from _value_problems(value_found, where, range_of(kind, field.name))
-
-
-def any_wrong_type(problems: Iterable[Problem | str]) -> bool:
-    """Return whether a value has a wrong type, so that other checks would fail."""
-    return any(isinstance(problem, Problem) and problem.kind is ProblemKind.WRONG_TYPE for problem in problems)
 
 
 def schedules_out_of_range(schedule: Schedule, path: str, allowed: Range) -> Iterator[str]:

@@ -11,26 +11,33 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.base.problems import Problem, Problems
 from marlflow.base.spaces import Spaces
 from marlflow.config.adaptation import adaptation_problems
+from marlflow.config.callbacks import callback_problems
 from marlflow.config.critics import critic_remarks, recorded_critic_problems
 from marlflow.config.environment import NOT_REPRODUCIBLE
 from marlflow.config.experiment import Experiment, LearnerConfig, Policy, RunPlacement
 from marlflow.config.frozen import frozen_problems, with_frozen
 from marlflow.config.info_columns import column_row_problems, metric_columns
-from marlflow.config.inspection import InspectedEnv, inspect_env
+from marlflow.config.inspection import inspect_env
 from marlflow.config.joint import joint_problems
 from marlflow.config.league import league_matchmaker, num_referees
 from marlflow.config.learners import learner_problems, learners_of, resolved, subject_of
-from marlflow.config.limits import limit_problems
+from marlflow.config.limits import (
+    declared_problems,
+    env_division_problems,
+    learner_limit_problems,
+    store_problems,
+)
 from marlflow.config.memory import memory_problems
 from marlflow.config.metric_names import goal_conflicts, goal_problems
 from marlflow.config.nash_conv import nash_conv_problems
 from marlflow.config.opponents import Pairings, pairings_of
-from marlflow.config.placement import device_problems, placements, reservation_problems
+from marlflow.config.phases import CheckContext, Phase, nothing_found, run_phases, types_are_right
+from marlflow.config.placement import device_problems, placement_problems, placements, reservation_problems
 from marlflow.config.policy_assignment import PolicyAssignment
 from marlflow.config.policy_checks import all_policy_problems
 from marlflow.config.records import maker, offline_records, record_problems, records_of, sources
 from marlflow.config.resets import reset_problems, reset_target_problems
-from marlflow.config.settings import any_wrong_type, remarks, setting_problems
+from marlflow.config.settings import remarks, setting_problems
 from marlflow.config.shared_rows import others_of, shared_row_problems, with_sources_of_mode
 from marlflow.config.warm_start import with_warm_starts
 from marlflow.league.league import StoreSettings
@@ -91,97 +98,113 @@ def ready(experiment: Experiment, machines: Machines | None = None) -> CheckedEx
 
 def problems_of(experiment: Experiment, machines: Machines | None = None) -> tuple[CheckedExperiment | None, Problems]:
     """Check like `ready`, but return the problems instead of raising them."""
-    limits = limit_problems(experiment)
-    if any_wrong_type(limits):
-        return None, limits
-    limits += learner_problems(experiment)
+    context = run_phases(SETTINGS, CheckContext(experiment, on_this_machine=machines is None or machines.here))
+    if not types_are_right(context):
+        return None, list(context.found)
     given = with_sources_of_mode(resolved(experiment))
-    problems = list(limits)
-    experiment = with_frozen(given, problems)
-    checked, learners, problems = _checked(experiment, problems, machines is None or machines.here)
+    context = run_phases(WHOLE, replace(context, experiment=given))
+    problems = list(context.found)
+    is_ready = context.spec is not None and not problems
     if machines is not None:
-        requests = requests_of(checked.spec) if checked else _known_requests(experiment, learners)
+        requests = requests_of(context.run) if is_ready else _known_requests(context.experiment, context.learners)
         problems += resource_problems(requests, total(machines.amounts), machines.amounts, machines.whole)
+    if not is_ready:
+        return None, problems
+    env = context.inspected
     # An experiment is written to the run's folder, where sources say more than their networks.
-    return None if checked is None else replace(checked, experiment=given), problems
+    checked = CheckedExperiment(
+        given, context.run, env.agents, env.fitting, env.state_space, context.pairings, env.reproducible
+    )
+    return checked, problems
 
 
-def _checked(
-    experiment: Experiment, problems: Problems, on_this_machine: bool
-) -> tuple[CheckedExperiment | None, Mapping[str, LearnerConfig], Problems]:
+def _with_networks(context: CheckContext) -> CheckContext:
+    problems = list(context.found)
+    experiment = with_frozen(context.experiment, problems)
+    return replace(context, experiment=experiment, found=tuple(problems))
+
+
+def _with_env(context: CheckContext) -> CheckContext:
+    problems, experiment = list(context.found), context.experiment
     try:
         env = inspect_env(experiment, problems)
     except ConfigInvalid as error:
-        # Without a mapping, the groups of the environment define the policies, so they are unknown here.
-        known = experiment.policies if experiment.mapping else None
-        found = [*error.problems, *problems, *goal_problems(experiment, known)]
-        return None, learners_of(experiment, experiment.policies), found
-    policies = env.players.policies
-    problems += goal_problems(experiment, policies)
-    learners = learners_of(experiment, policies)
-    problems += goal_conflicts(experiment, policies, learners)
-    problems += device_problems(experiment, learners)
-    problems += record_problems(experiment, policies)
-    records = records_of(experiment, policies, env.spaces, problems)
-    recorded = sources(experiment, policies)
-    problems += [*recorded_critic_problems(policies, recorded), *column_row_problems(policies, recorded)]
-    problems += _fit_problems(env, learners)
-    if not problems:
-        problems += shared_row_problems(experiment, policies, learners, env.spaces)
-    # A policy has no spaces if the mapping could not be built.
-    if problems or any(name not in env.spaces for name in policies):
-        return None, learners, problems
-    with_spaces = {name: (policy, env.spaces[name]) for name, policy in policies.items()}
+        learners = learners_of(experiment, experiment.policies)
+        return replace(context, learners=learners, found=(*error.problems, *problems))
+    return replace(context, env=env, learners=learners_of(experiment, env.players.policies), found=tuple(problems))
+
+
+def _with_records(context: CheckContext) -> CheckContext:
+    problems, env = list(context.found), context.inspected
+    records = records_of(context.experiment, env.players.policies, env.spaces, problems)
+    return replace(context, records=records, found=tuple(problems))
+
+
+def _with_spec(context: CheckContext) -> CheckContext:
+    problems, env, experiment = list(context.found), context.inspected, context.experiment
+    with_spaces = {name: (policy, env.spaces[name]) for name, policy in env.players.policies.items()}
     pairings = pairings_of(experiment, env.seats, with_spaces, env.fitting, problems)
-    spec = replace(_spec(experiment, env.players, learners, env.spaces, records), opponents=pairings.opponents)
-    problems += _spec_problems(experiment, env, spec, learners)
-    if on_this_machine:
-        problems += memory_problems(experiment, spec, env.fitting)
-    # Creates actors, for which there may be no memory if that check failed.
-    if not problems:
-        spec = with_warm_starts(spec, policies, problems)
-        problems += adaptation_problems(spec, env.has_tasks)
-        problems += _nash_conv_problems(experiment, env, spec)
-    if problems:
-        return None, learners, problems
-    fitting = env.fitting
-    return (
-        CheckedExperiment(experiment, spec, env.agents, fitting, env.state_space, pairings, env.reproducible),
-        learners,
-        [],
-    )
+    spec = _spec(experiment, env.players, context.learners, env.spaces, context.records)
+    spec = replace(spec, opponents=pairings.opponents)
+    return replace(context, pairings=pairings, spec=spec, found=tuple(problems))
 
 
-def _fit_problems(env: InspectedEnv, learners: Mapping[str, LearnerConfig]) -> Iterator[Problem | str]:
+def _with_warm_starts(context: CheckContext) -> CheckContext:
+    problems = list(context.found)
+    spec = with_warm_starts(context.run, context.inspected.players.policies, problems)
+    return replace(context, spec=spec, found=tuple(problems))
+
+
+def _all_have_spaces(context: CheckContext) -> bool:
+    # A policy has no spaces if the mapping could not be built.
+    env = context.inspected
+    return nothing_found(context) and all(name in env.spaces for name in env.players.policies)
+
+
+def _goal_problems(context: CheckContext) -> Iterator[Problem | str]:
+    # Without a mapping, the groups of the environment define the policies: unknown if it could not be opened.
+    experiment = context.experiment
+    declared = experiment.policies if experiment.mapping else None
+    yield from goal_problems(experiment, context.env.players.policies if context.env else declared)
+
+
+def _record_problems(context: CheckContext) -> Iterator[Problem | str]:
+    policies = context.inspected.players.policies
+    recorded = sources(context.experiment, policies)
+    yield from recorded_critic_problems(policies, recorded)
+    yield from column_row_problems(policies, recorded)
+
+
+def _fit_problems(context: CheckContext) -> Iterator[Problem | str]:
+    env = context.inspected
     policies = env.players.policies
     unfit = dict(frozen_problems(policies, env.spaces, env.players.agents))
     yield from unfit.values()
     others = {name: policy for name, policy in policies.items() if name not in unfit}
-    yield from all_policy_problems(others, learners, env.spaces, env.players.agents)
+    yield from all_policy_problems(others, context.learners, env.spaces, env.players.agents)
 
 
-def _spec_problems(
-    experiment: Experiment, env: InspectedEnv, spec: RunSpec, learners: Mapping[str, LearnerConfig]
-) -> Iterator[Problem | str]:
-    yield from joint_problems(spec.learners.values())
-    for learner in spec.learners.values():
-        yield from _window_problems(learner, spec)
-    yield from reset_problems(_matchmaker(experiment, env, spec), spec, learners)
+def _reset_problems(context: CheckContext) -> Iterator[Problem | str]:
+    experiment, spec, env = context.experiment, context.run, context.inspected
+    matchmaker: object = experiment.mapping
+    if experiment.league is not None:
+        sides, _ = sides_of(experiment.league.sides, env.agents)
+        matchmaker = league_matchmaker(experiment.league, sides, env.players.agents, spec.learning, spec.seed)
+    yield from reset_problems(matchmaker, spec, context.learners)
     yield from reset_target_problems(experiment, spec)
 
 
-def _nash_conv_problems(experiment: Experiment, env: InspectedEnv, spec: RunSpec) -> Iterator[str]:
+def _memory_problems(context: CheckContext) -> Iterator[Problem | str]:
+    if context.on_this_machine:
+        yield from memory_problems(context.experiment, context.run, context.inspected.fitting)
+
+
+def _nash_conv_problems(context: CheckContext) -> Iterator[str]:
+    experiment = context.experiment
     if experiment.league is not None and experiment.league.nash_conv_every_env_steps is not None:
-        sides, _ = sides_of(experiment.league.sides, env.agents)
-        for problem in nash_conv_problems(experiment.env, sides, spec.policies):
+        sides, _ = sides_of(experiment.league.sides, context.inspected.agents)
+        for problem in nash_conv_problems(experiment.env, sides, context.run.policies):
             yield f"league.nash_conv_every_env_steps: {problem}; or set it to null"
-
-
-def _matchmaker(experiment: Experiment, env: InspectedEnv, spec: RunSpec) -> object:
-    if experiment.league is None:
-        return experiment.mapping
-    sides, _ = sides_of(experiment.league.sides, env.agents)
-    return league_matchmaker(experiment.league, sides, env.players.agents, spec.learning, spec.seed)
 
 
 def _known_requests(experiment: Experiment, learners: Mapping[str, LearnerConfig]) -> list[ResourceRequest]:
@@ -270,11 +293,69 @@ def _learner_specs(
     }
 
 
-def _window_problems(learner: LearnerSpec, spec: RunSpec) -> Iterator[str]:
-    n_step = getattr(learner.algorithm, "n_step", 1)
-    if n_step > spec.ticks:
-        yield (
-            f"{subject_of(learner)} sums rewards over n_step={n_step} decisions, but a fragment "
-            f"has at most {spec.ticks} of each agent (rollouts.fragment_env_steps={spec.fragment_env_steps} for "
-            f"{spec.num_envs} envs on {spec.num_workers} workers); raise rollouts.fragment_env_steps or lower n_step"
-        )
+def _window_problems(spec: RunSpec) -> Iterator[str]:
+    for learner in spec.learners.values():
+        n_step = getattr(learner.algorithm, "n_step", 1)
+        if n_step > spec.ticks:
+            yield (
+                f"{subject_of(learner)} sums rewards over n_step={n_step} decisions, but a fragment "
+                f"has at most {spec.ticks} of each agent (rollouts.fragment_env_steps={spec.fragment_env_steps} for "
+                f"{spec.num_envs} envs on {spec.num_workers} workers); "
+                "raise rollouts.fragment_env_steps or lower n_step"
+            )
+
+
+SETTINGS: Sequence[Phase] = (
+    Phase([lambda it: declared_problems(it.experiment)]),
+    Phase(
+        [
+            lambda it: [] if it.found else env_division_problems(it.experiment),
+            lambda it: callback_problems(it.experiment),
+            lambda it: store_problems(it.experiment.runtime),
+            lambda it: placement_problems(it.experiment),
+            lambda it: learner_limit_problems(it.experiment),
+            lambda it: learner_problems(it.experiment),
+        ],
+        when=types_are_right,
+    ),
+)
+"""What the experiment alone tells."""
+
+WHOLE: Sequence[Phase] = (
+    Phase([], make=_with_networks),
+    Phase([_goal_problems], make=_with_env),
+    Phase(
+        [
+            lambda it: goal_conflicts(it.experiment, it.inspected.players.policies, it.learners),
+            lambda it: device_problems(it.experiment, it.learners),
+            lambda it: record_problems(it.experiment, it.inspected.players.policies),
+        ],
+        when=lambda it: it.env is not None,
+    ),
+    Phase([_record_problems, _fit_problems], make=_with_records),
+    Phase(
+        [
+            lambda it: shared_row_problems(
+                it.experiment, it.inspected.players.policies, it.learners, it.inspected.spaces
+            )
+        ],
+        when=nothing_found,
+    ),
+    Phase(
+        [
+            lambda it: joint_problems(it.run.learners.values()),
+            lambda it: _window_problems(it.run),
+            _reset_problems,
+            _memory_problems,
+        ],
+        when=_all_have_spaces,
+        make=_with_spec,
+    ),
+    # Creates actors, for which there may be no memory if that check failed.
+    Phase(
+        [lambda it: adaptation_problems(it.run, it.inspected.has_tasks), _nash_conv_problems],
+        when=nothing_found,
+        make=_with_warm_starts,
+    ),
+)
+"""What the environment, the records and the parts of the run tell too."""

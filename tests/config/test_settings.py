@@ -16,11 +16,10 @@ from marlflow.algorithms.shipped import SHIPPED
 from marlflow.base.problems import ProblemKind
 from marlflow.base.ranges import INFINITY, Range
 from marlflow.config.construct import construct
-from marlflow.config.limits import limit_problems
 from marlflow.config.settings import range_of, remarks, setting_problems
 from tests.config.every_setting import FIRST, tried
 from tests.runtime.small_runs import small_run
-from tests.sentences import refusals, sentences, wrong_with
+from tests.sentences import refusals, sentences, wrong_with, wrong_with_settings
 
 # By value, the last names of the keys that may have it. Whatever is not here is refused, and a key that is here and
 # does not take the value after all fails too.
@@ -279,9 +278,9 @@ def test_arguments_of_a_plain_class_have_ranges_too() -> None:
 @pytest.mark.parametrize("name", ["", ".", "..", "...", "../x", "/abs", "a/b", "x" * 101, "tab\t", " a", "nul\0"])
 def test_a_run_or_a_policy_whose_name_cannot_be_a_folders_is_refused(name: str) -> None:
     experiment = small_run()
-    (problem,) = sentences(limit_problems(dataclasses.replace(experiment, name=name)))
+    (problem,) = wrong_with_settings(dataclasses.replace(experiment, name=name))
     assert problem.startswith("name must be a name for a folder")
-    (problem,) = sentences(limit_problems(dataclasses.replace(experiment, policies={name: mf.Policy()})))
+    (problem,) = wrong_with_settings(dataclasses.replace(experiment, policies={name: mf.Policy()}))
     assert problem.startswith("a name in policies must be a name for a folder")
 
 
@@ -291,7 +290,7 @@ def test_an_argument_of_another_kind_than_the_environment_takes_is_refused() -> 
     ) -> None: ...
 
     def of(**arguments: Any) -> list[str]:
-        return sentences(limit_problems(dataclasses.replace(small_run(), env=mf.Env(factory, arguments, num_envs=4))))
+        return wrong_with_settings(dataclasses.replace(small_run(), env=mf.Env(factory, arguments, num_envs=4)))
 
     assert of(max_cycles=3, name="b", render=True, speed=2, far=math.inf) == []
     assert of(max_cycles="abc", name=3, render="no", speed=math.nan) == [
@@ -302,14 +301,14 @@ def test_an_argument_of_another_kind_than_the_environment_takes_is_refused() -> 
     ]
     # Its parallel_env takes whatever there is, and hands it on to the raw_env beside it.
     passing_on = mf.Env("mpe2.simple_tag_v3.parallel_env", {"max_cycles": "abc"}, num_envs=4)
-    assert sentences(limit_problems(dataclasses.replace(small_run(), env=passing_on))) == [
+    assert wrong_with_settings(dataclasses.replace(small_run(), env=passing_on)) == [
         "env.max_cycles must be a number, such as 25, not 'abc'"
     ]
 
 
 def test_more_learners_than_rows_for_them_are_refused() -> None:
     thousand = dataclasses.replace(small_run(), placement=mf.RunPlacement(mf.LearnerPlacement(num_learners=1_000)))
-    problems = sentences(limit_problems(thousand))
+    problems = wrong_with_settings(thousand)
     assert problems[0].startswith(
         "1,000 learners (num_learners) would share policies.hunters.algorithm.minibatch_agent_steps=64, and each needs"
     )

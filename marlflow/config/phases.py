@@ -1,0 +1,86 @@
+"""The phases in which an experiment is checked, and what each check looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from marlflow.base.problems import Problem, ProblemKind
+from marlflow.config.experiment import Experiment, LearnerConfig
+from marlflow.config.inspection import InspectedEnv
+from marlflow.config.opponents import Pairings
+from marlflow.offline.dataset import Dataset
+from marlflow.runtime.spec import RunSpec
+
+
+@dataclass(frozen=True)
+class CheckContext:
+    """What is known of an experiment, and the problems that earlier phases found.
+
+    `env` is the environment as it was inspected, and `spec` the run's; None where they are not known, which ends the
+    phases that need them.
+    """
+
+    experiment: Experiment
+    found: tuple[Problem | str, ...] = ()
+    on_this_machine: bool = True
+    learners: Mapping[str, LearnerConfig] = field(default_factory=dict)
+    env: InspectedEnv | None = None
+    records: Mapping[str, Dataset] = field(default_factory=dict)
+    pairings: Pairings = field(default_factory=Pairings)
+    spec: RunSpec | None = None
+
+    @property
+    def inspected(self) -> InspectedEnv:
+        """Return the environment, in phases that come only when it is known."""
+        assert self.env is not None
+        return self.env
+
+    @property
+    def run(self) -> RunSpec:
+        """Return the run's spec, in phases that come only when it is known."""
+        assert self.spec is not None
+        return self.spec
+
+
+Check: TypeAlias = Callable[[CheckContext], Iterable[Problem | str]]
+
+
+def always(context: CheckContext) -> bool:  # noqa: ARG001
+    """Let a phase run whatever was found."""
+    return True
+
+
+def types_are_right(context: CheckContext) -> bool:
+    """Let a phase run unless a value has a wrong type, so that its checks would fail."""
+    return not any(isinstance(one, Problem) and one.kind is ProblemKind.WRONG_TYPE for one in context.found)
+
+
+def nothing_found(context: CheckContext) -> bool:
+    """Let a phase run if there is no problem so far."""
+    return not context.found
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Checks whose problems are reported together.
+
+    Where `when` forbids the phase, no later one runs either. Before its checks, `make` adds to the context what they
+    and later phases look at, with the problems of doing so.
+    """
+
+    checks: Sequence[Check]
+    when: Callable[[CheckContext], bool] = always
+    make: Callable[[CheckContext], CheckContext] = replace
+
+
+def run_phases(phases: Sequence[Phase], context: CheckContext) -> CheckContext:
+    """Return the context after all phases that can run, with their problems in order."""
+    for phase in phases:
+        if not phase.when(context):
+            break
+        made = phase.make(context)
+        problems = [problem for check in phase.checks for problem in check(made)]
+        context = replace(made, found=(*made.found, *problems))
+    return context
