@@ -13,7 +13,7 @@ from pathlib import Path
 from marlflow.config.compose import composing
 from marlflow.config.experiment import Experiment
 from marlflow.config.overrides import prepare
-from marlflow.config.schema import from_config
+from marlflow.config.validation import from_config
 from marlflow.driver.train import resume, train
 from marlflow.observe.sinks import read_metrics
 

@@ -36,7 +36,7 @@ from marlflow.base.spaces import Spaces
 from marlflow.config.compose import composing
 from marlflow.config.experiment import Evaluation, Experiment, Log, RuntimeConfig, Stop
 from marlflow.config.overrides import prepare
-from marlflow.config.schema import from_config
+from marlflow.config.validation import from_config
 from marlflow.driver.train import train
 from marlflow.learner.learner import TorchLearner
 from marlflow.learner.loss import LossTerms

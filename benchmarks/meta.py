@@ -21,8 +21,7 @@ from marlflow.base.serialization import from_bytes
 from marlflow.config.compose import composing
 from marlflow.config.experiment import Experiment
 from marlflow.config.overrides import prepare
-from marlflow.config.schema import from_config
-from marlflow.config.validation import ready
+from marlflow.config.validation import from_config, ready
 from marlflow.runtime.checkpoint_files import learner_file
 from marlflow.runtime.saved_runs import newest
 from marlflow.runtime.spec import RunSpec

@@ -85,6 +85,7 @@ if TYPE_CHECKING:
     from marlflow.base.schedules import CosineDecay, Linear, PiecewiseConstant, ScheduledFloat, initial_value
     from marlflow.base.train_batch import TrainBatch
     from marlflow.check_env import Trial, check_environment
+    from marlflow.config.checked import CheckedExperiment
     from marlflow.config.experiment import (
         CheckpointConfig,
         Env,
@@ -104,7 +105,6 @@ if TYPE_CHECKING:
         RuntimeConfig,
         Stop,
     )
-    from marlflow.config.validation import CheckedExperiment
     from marlflow.driver.evaluate import EvaluationResult, evaluate
     from marlflow.driver.train import Result, resume, train
     from marlflow.env.batched import BatchedEnv, BatchedStep, SnapshotEnv

@@ -13,7 +13,7 @@ from marlflow.cli.resume import recomposed
 from marlflow.config.trust import is_own
 
 if TYPE_CHECKING:
-    from marlflow.config.validation import CheckedExperiment
+    from marlflow.config.checked import CheckedExperiment
     from marlflow.runtime.saved_league import SavedLeague, SavedRun
 
 

@@ -28,7 +28,7 @@ from marlflow.config.compose import run_job
 from marlflow.config.overrides import Prepared
 
 if TYPE_CHECKING:
-    from marlflow.config.validation import CheckedExperiment
+    from marlflow.config.checked import CheckedExperiment
 
 _TIME = re.compile(r"\$\{now:([^}]*)\}")
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-
-from gymnasium import spaces as gym
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.problems import Problem, Problems
 from marlflow.base.spaces import Spaces
 from marlflow.config.adaptation import adaptation_problems
 from marlflow.config.callbacks import callback_problems
-from marlflow.config.critics import critic_remarks, recorded_critic_problems
-from marlflow.config.environment import NOT_REPRODUCIBLE
+from marlflow.config.checked import CheckedExperiment
+from marlflow.config.critics import recorded_critic_problems
 from marlflow.config.experiment import Experiment, LearnerConfig, Policy, RunPlacement
 from marlflow.config.frozen import frozen_problems, with_frozen
 from marlflow.config.info_columns import column_row_problems, metric_columns
@@ -30,14 +29,15 @@ from marlflow.config.limits import (
 from marlflow.config.memory import memory_problems
 from marlflow.config.metric_names import goal_conflicts, goal_problems
 from marlflow.config.nash_conv import nash_conv_problems
-from marlflow.config.opponents import Pairings, pairings_of
+from marlflow.config.opponents import pairings_of
 from marlflow.config.phases import CheckContext, Phase, nothing_found, run_phases, types_are_right
 from marlflow.config.placement import device_problems, placement_problems, placements, reservation_problems
 from marlflow.config.policy_assignment import PolicyAssignment
 from marlflow.config.policy_checks import all_policy_problems
 from marlflow.config.records import maker, offline_records, record_problems, records_of, sources
 from marlflow.config.resets import reset_problems, reset_target_problems
-from marlflow.config.settings import remarks, setting_problems
+from marlflow.config.schema import read
+from marlflow.config.settings import setting_problems
 from marlflow.config.shared_rows import others_of, shared_row_problems, with_sources_of_mode
 from marlflow.config.warm_start import with_warm_starts
 from marlflow.league.league import StoreSettings
@@ -53,36 +53,19 @@ from marlflow.runtime.resources import (
 )
 from marlflow.runtime.resources import problems as resource_problems
 from marlflow.runtime.spec import LearnerSpec, PolicySpec, RunSpec
-from marlflow.sampling.matchmaking import AllowedSeats
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 
-@dataclass(frozen=True)
-class CheckedExperiment:
-    """An experiment that passed all checks, with its RunSpec.
-
-    `players` lists the agents that each policy plays, or may play by a matchmaker. `pairings` are for evaluation.
-    `reproducible` is whether a seed determines its episode, as the environment's metadata says.
-    """
-
-    experiment: Experiment
-    spec: RunSpec
-    agents: tuple[str, ...]
-    players: Mapping[str, Sequence[str]]
-    state_space: gym.Box | None = None
-    """Space of the environment's global state, if a policy needs it."""
-    pairings: Pairings = field(default_factory=Pairings)
-    reproducible: bool = True
-
-    @property
-    def remarks(self) -> Sequence[str]:
-        """Return notes on settings that are allowed but unusual."""
-        found = [*remarks(self.experiment), *critic_remarks(self.experiment.env, self.spec.policies)]
-        return found if self.reproducible else [*found, NOT_REPRODUCIBLE]
-
-    @property
-    def seats(self) -> AllowedSeats:
-        """Return the seats that a matchmaker may assign."""
-        return AllowedSeats(self.agents, self.players)
+def from_config(config: DictConfig, earlier_problems: Sequence[str] = ()) -> Experiment:
+    """Build the experiment of a composed configuration; raise ConfigInvalid with all problems."""
+    problems = list(earlier_problems)
+    experiment = read(config, problems)
+    if problems:
+        raise ConfigInvalid([*problems, *(problems_of(experiment)[1] if experiment else ())])
+    assert experiment is not None
+    return experiment
 
 
 def ready(experiment: Experiment, machines: Machines | None = None) -> CheckedExperiment:

@@ -19,7 +19,7 @@ from benchmarks.seeds import CHOICE, RETIRED
 from marlflow.cli.main import main
 from marlflow.config.compose import composing
 from marlflow.config.overrides import prepare
-from marlflow.config.schema import from_config
+from marlflow.config.validation import from_config
 from tests.architecture.sources import within
 
 DATA = known()
