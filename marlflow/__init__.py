@@ -261,7 +261,7 @@ def plan(experiment: Experiment, machines: Sequence[Mapping[str, float | str]] |
     `runtime.address`, which is joined briefly. `machines` describes other machines instead, in Ray's resource names:
     `[{"CPU": 16, "GPU": 2, "count": 4}]`. Raises ConfigInvalid or PlanInvalid with every problem.
     """
-    from marlflow.config.compiled import compiles_rollouts
+    from marlflow.checks.compiled import compiles_rollouts
     from marlflow.config.plans import drawn_plan
 
     spec = _checked(experiment, machines)[0].spec
@@ -281,7 +281,7 @@ def placement(experiment: Experiment, machines: Sequence[Mapping[str, float | st
 def _checked(
     experiment: Experiment, machines: Sequence[Mapping[str, float | str]] | None
 ) -> tuple[CheckedExperiment, Machines | None]:
-    from marlflow.config.checks import check, machines_to_plan_for
+    from marlflow.checks.commands import check, machines_to_plan_for
     from marlflow.config.placement import described_machines
 
     found = machines_to_plan_for(experiment) if machines is None else described_machines(machines, "machines")

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from marlflow.base.problems import Problem
-from marlflow.config.phases import CheckContext, run_phases
-from marlflow.config.validation import SETTINGS, problems_of
+from marlflow.checks.phases import CheckContext, run_phases
+from marlflow.checks.validation import SETTINGS, problems_of
 
 
 def sentences(problems: Iterable[Problem | str]) -> list[str]:

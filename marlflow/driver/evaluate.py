@@ -10,8 +10,8 @@ from typing import Any
 
 from marlflow.base.awaiting import begun
 from marlflow.base.errors import ConfigInvalid
+from marlflow.checks.commands import runtime_of
 from marlflow.config.checked import CheckedExperiment
-from marlflow.config.checks import runtime_of
 from marlflow.config.experiment import Experiment
 from marlflow.config.records import unlike_the_records
 from marlflow.driver.entrants import Entrants

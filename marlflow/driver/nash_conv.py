@@ -12,8 +12,8 @@ import numpy as np
 from marlflow.base.batch import Array
 from marlflow.base.progress import tracked
 from marlflow.base.serialization import Tree
+from marlflow.checks.nash_conv import information_states, player_of
 from marlflow.config.checked import CheckedExperiment
-from marlflow.config.nash_conv import information_states, player_of
 from marlflow.league.dealing import LeagueMatchmaker
 from marlflow.league.members import Members
 from marlflow.policy.actor import DistributionActor, EvaluationModes, WeightedActor, mode_in

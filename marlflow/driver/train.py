@@ -15,8 +15,8 @@ from typing import Any
 
 from marlflow.base.errors import ConfigInvalid, MarlflowError, MatchmakerFailed, RuntimeFailed, StageFailed
 from marlflow.base.new_files import replacing
+from marlflow.checks.commands import check, machines_of, runtime_of
 from marlflow.config.checked import CheckedExperiment
-from marlflow.config.checks import check, machines_of, runtime_of
 from marlflow.config.cluster_address import cluster_address, cluster_setting
 from marlflow.config.description import changes, plain
 from marlflow.config.experiment import Experiment, RuntimeConfig

@@ -9,36 +9,36 @@ from typing import TYPE_CHECKING
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.problems import Problem, Problems
 from marlflow.base.spaces import Spaces
-from marlflow.config.adaptation import adaptation_problems
-from marlflow.config.callbacks import callback_problems
-from marlflow.config.checked import CheckedExperiment
-from marlflow.config.critics import recorded_critic_problems
-from marlflow.config.experiment import Experiment, LearnerConfig, Policy, RunPlacement
-from marlflow.config.frozen import frozen_problems, with_frozen
-from marlflow.config.info_columns import column_row_problems, metric_columns
-from marlflow.config.inspection import inspect_env
-from marlflow.config.joint import joint_problems
-from marlflow.config.league import league_matchmaker, num_referees
-from marlflow.config.learners import learner_problems, learners_of, resolved, subject_of
-from marlflow.config.limits import (
+from marlflow.checks.adaptation import adaptation_problems
+from marlflow.checks.info_columns import column_row_problems, metric_columns
+from marlflow.checks.inspection import inspect_env
+from marlflow.checks.joint import joint_problems
+from marlflow.checks.limits import (
     declared_problems,
     env_division_problems,
     learner_limit_problems,
     store_problems,
 )
-from marlflow.config.memory import memory_problems
-from marlflow.config.metric_names import goal_conflicts, goal_problems
-from marlflow.config.nash_conv import nash_conv_problems
+from marlflow.checks.memory import memory_problems
+from marlflow.checks.metric_names import goal_conflicts, goal_problems
+from marlflow.checks.nash_conv import nash_conv_problems
+from marlflow.checks.phases import CheckContext, Phase, nothing_found, run_phases, types_are_right
+from marlflow.checks.policies import all_policy_problems
+from marlflow.checks.resets import reset_problems, reset_target_problems
+from marlflow.checks.shared_rows import others_of, shared_row_problems, with_sources_of_mode
+from marlflow.config.callbacks import callback_problems
+from marlflow.config.checked import CheckedExperiment
+from marlflow.config.critics import recorded_critic_problems
+from marlflow.config.experiment import Experiment, LearnerConfig, Policy, RunPlacement
+from marlflow.config.frozen import frozen_problems, with_frozen
+from marlflow.config.league import league_matchmaker, num_referees
+from marlflow.config.learners import learner_problems, learners_of, resolved, subject_of
 from marlflow.config.opponents import pairings_of
-from marlflow.config.phases import CheckContext, Phase, nothing_found, run_phases, types_are_right
 from marlflow.config.placement import device_problems, placement_problems, placements, reservation_problems
 from marlflow.config.policy_assignment import PolicyAssignment
-from marlflow.config.policy_checks import all_policy_problems
 from marlflow.config.records import maker, offline_records, record_problems, records_of, sources
-from marlflow.config.resets import reset_problems, reset_target_problems
 from marlflow.config.schema import read
 from marlflow.config.settings import setting_problems
-from marlflow.config.shared_rows import others_of, shared_row_problems, with_sources_of_mode
 from marlflow.config.warm_start import with_warm_starts
 from marlflow.league.league import StoreSettings
 from marlflow.league.sides import sides_of

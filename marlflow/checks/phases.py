@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from marlflow.base.problems import Problem, ProblemKind
+from marlflow.checks.inspection import InspectedEnv
 from marlflow.config.experiment import Experiment, LearnerConfig
-from marlflow.config.inspection import InspectedEnv
 from marlflow.config.opponents import Pairings
 from marlflow.offline.dataset import Dataset
 from marlflow.runtime.spec import RunSpec
