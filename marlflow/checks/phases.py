@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
 
-from marlflow.base.problems import Problem, ProblemKind
+from marlflow.base.problems import Problem, ProblemKind, Problems
 from marlflow.checks.inspection import InspectedEnv
-from marlflow.config.experiment import Experiment, LearnerConfig
+from marlflow.config.experiment import Experiment, LearnerConfig, Policy
 from marlflow.config.opponents import Pairings
 from marlflow.offline.dataset import Dataset
 from marlflow.runtime.spec import RunSpec
@@ -32,6 +31,11 @@ class CheckContext:
     spec: RunSpec | None = None
 
     @property
+    def policies(self) -> Mapping[str, Policy]:
+        """Return the policies that have agents, in phases that come only when the environment is known."""
+        return self.inspected.players.policies
+
+    @property
     def inspected(self) -> InspectedEnv:
         """Return the environment, in phases that come only when it is known."""
         assert self.env is not None
@@ -42,14 +46,6 @@ class CheckContext:
         """Return the run's spec, in phases that come only when it is known."""
         assert self.spec is not None
         return self.spec
-
-
-Check: TypeAlias = Callable[[CheckContext], Iterable[Problem | str]]
-
-
-def always(context: CheckContext) -> bool:  # noqa: ARG001
-    """Let a phase run whatever was found."""
-    return True
 
 
 def types_are_right(context: CheckContext) -> bool:
@@ -67,12 +63,12 @@ class Phase:
     """Checks whose problems are reported together.
 
     Where `when` forbids the phase, no later one runs either. Before its checks, `make` adds to the context what they
-    and later phases look at, with the problems of doing so.
+    and later phases look at, and to the problems what is wrong with it.
     """
 
-    checks: Sequence[Check]
-    when: Callable[[CheckContext], bool] = always
-    make: Callable[[CheckContext], CheckContext] = replace
+    checks: Sequence[Callable[[CheckContext], Iterable[Problem | str]]]
+    when: Callable[[CheckContext], bool] = lambda _: True
+    make: Callable[[CheckContext, Problems], CheckContext] = lambda context, _: context
 
 
 def run_phases(phases: Sequence[Phase], context: CheckContext) -> CheckContext:
@@ -80,7 +76,8 @@ def run_phases(phases: Sequence[Phase], context: CheckContext) -> CheckContext:
     for phase in phases:
         if not phase.when(context):
             break
-        made = phase.make(context)
-        problems = [problem for check in phase.checks for problem in check(made)]
-        context = replace(made, found=(*made.found, *problems))
+        problems = list(context.found)
+        context = replace(phase.make(context, problems), found=tuple(problems))
+        problems += [problem for check in phase.checks for problem in check(context)]
+        context = replace(context, found=tuple(problems))
     return context

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.problems import Problem, Problems
-from marlflow.base.spaces import Spaces
 from marlflow.checks.adaptation import adaptation_problems
 from marlflow.checks.info_columns import column_row_problems, metric_columns
 from marlflow.checks.inspection import inspect_env
@@ -29,20 +28,18 @@ from marlflow.checks.shared_rows import others_of, shared_row_problems, with_sou
 from marlflow.config.callbacks import callback_problems
 from marlflow.config.checked import CheckedExperiment
 from marlflow.config.critics import recorded_critic_problems
-from marlflow.config.experiment import Experiment, LearnerConfig, Policy, RunPlacement
+from marlflow.config.experiment import Experiment, LearnerConfig, RunPlacement
 from marlflow.config.frozen import frozen_problems, with_frozen
 from marlflow.config.league import league_matchmaker, num_referees
 from marlflow.config.learners import learner_problems, learners_of, resolved, subject_of
-from marlflow.config.opponents import pairings_of
+from marlflow.config.opponents import Pairings, pairings_of
 from marlflow.config.placement import device_problems, placement_problems, placements, reservation_problems
-from marlflow.config.policy_assignment import PolicyAssignment
 from marlflow.config.records import maker, offline_records, record_problems, records_of, sources
 from marlflow.config.schema import read
 from marlflow.config.settings import setting_problems
 from marlflow.config.warm_start import with_warm_starts
 from marlflow.league.league import StoreSettings
 from marlflow.league.sides import sides_of
-from marlflow.offline.dataset import Dataset
 from marlflow.runtime.resources import (
     Machines,
     ResourceRequest,
@@ -101,66 +98,43 @@ def problems_of(experiment: Experiment, machines: Machines | None = None) -> tup
     return checked, problems
 
 
-def _with_networks(context: CheckContext) -> CheckContext:
-    problems = list(context.found)
-    experiment = with_frozen(context.experiment, problems)
-    return replace(context, experiment=experiment, found=tuple(problems))
-
-
-def _with_env(context: CheckContext) -> CheckContext:
-    problems, experiment = list(context.found), context.experiment
+def _with_env(context: CheckContext, problems: Problems) -> CheckContext:
+    experiment = context.experiment
     try:
         env = inspect_env(experiment, problems)
     except ConfigInvalid as error:
-        learners = learners_of(experiment, experiment.policies)
-        return replace(context, learners=learners, found=(*error.problems, *problems))
-    return replace(context, env=env, learners=learners_of(experiment, env.players.policies), found=tuple(problems))
+        problems[:0] = error.problems
+        return replace(context, learners=learners_of(experiment, experiment.policies))
+    return replace(context, env=env, learners=learners_of(experiment, env.players.policies))
 
 
-def _with_records(context: CheckContext) -> CheckContext:
-    problems, env = list(context.found), context.inspected
-    records = records_of(context.experiment, env.players.policies, env.spaces, problems)
-    return replace(context, records=records, found=tuple(problems))
-
-
-def _with_spec(context: CheckContext) -> CheckContext:
-    problems, env, experiment = list(context.found), context.inspected, context.experiment
-    with_spaces = {name: (policy, env.spaces[name]) for name, policy in env.players.policies.items()}
+def _with_spec(context: CheckContext, problems: Problems) -> CheckContext:
+    env, experiment = context.inspected, context.experiment
+    with_spaces = {name: (policy, env.spaces[name]) for name, policy in context.policies.items()}
     pairings = pairings_of(experiment, env.seats, with_spaces, env.fitting, problems)
-    spec = _spec(experiment, env.players, context.learners, env.spaces, context.records)
-    spec = replace(spec, opponents=pairings.opponents)
-    return replace(context, pairings=pairings, spec=spec, found=tuple(problems))
-
-
-def _with_warm_starts(context: CheckContext) -> CheckContext:
-    problems = list(context.found)
-    spec = with_warm_starts(context.run, context.inspected.players.policies, problems)
-    return replace(context, spec=spec, found=tuple(problems))
+    return replace(context, pairings=pairings, spec=_spec(context, pairings))
 
 
 def _all_have_spaces(context: CheckContext) -> bool:
     # A policy has no spaces if the mapping could not be built.
-    env = context.inspected
-    return nothing_found(context) and all(name in env.spaces for name in env.players.policies)
+    return nothing_found(context) and all(name in context.inspected.spaces for name in context.policies)
 
 
 def _goal_problems(context: CheckContext) -> Iterator[Problem | str]:
     # Without a mapping, the groups of the environment define the policies: unknown if it could not be opened.
     experiment = context.experiment
     declared = experiment.policies if experiment.mapping else None
-    yield from goal_problems(experiment, context.env.players.policies if context.env else declared)
+    yield from goal_problems(experiment, context.policies if context.env else declared)
 
 
 def _record_problems(context: CheckContext) -> Iterator[Problem | str]:
-    policies = context.inspected.players.policies
-    recorded = sources(context.experiment, policies)
-    yield from recorded_critic_problems(policies, recorded)
-    yield from column_row_problems(policies, recorded)
+    recorded = sources(context.experiment, context.policies)
+    yield from recorded_critic_problems(context.policies, recorded)
+    yield from column_row_problems(context.policies, recorded)
 
 
 def _fit_problems(context: CheckContext) -> Iterator[Problem | str]:
-    env = context.inspected
-    policies = env.players.policies
+    env, policies = context.inspected, context.policies
     unfit = dict(frozen_problems(policies, env.spaces, env.players.agents))
     yield from unfit.values()
     others = {name: policy for name, policy in policies.items() if name not in unfit}
@@ -210,30 +184,25 @@ def _known_requests(experiment: Experiment, learners: Mapping[str, LearnerConfig
     return requests
 
 
-def _spec(
-    experiment: Experiment,
-    players: PolicyAssignment,
-    learners: Mapping[str, LearnerConfig],
-    spaces: Mapping[str, Spaces],
-    records: Mapping[str, Dataset],
-) -> RunSpec:
+def _spec(context: CheckContext, pairings: Pairings) -> RunSpec:
+    experiment, env = context.experiment, context.inspected
     rollouts, budget = experiment.rollouts, experiment.faults.env_errors + experiment.faults.env_hangs
     policies = {
         name: PolicySpec(
             name,
             policy.acts_by,
             policy.model,
-            spaces[name],
+            env.spaces[name],
             experiment.seed,
             policy.row_columns,
             dict(policy.reward_from),
         )
-        for name, policy in players.policies.items()
+        for name, policy in context.policies.items()
     }
     return RunSpec(
         policies=policies,
-        learners=_learner_specs(experiment, learners, policies, players.policies),
-        mapping=players.mapping,
+        learners=_learner_specs(context, policies),
+        mapping=env.players.mapping,
         make_env=maker(experiment.env),
         num_envs=experiment.env.num_envs,
         num_workers=rollouts.num_workers,
@@ -248,7 +217,8 @@ def _spec(
         history_env_steps=experiment.checkpoint.replay_max_env_steps,
         spread=experiment.placement.spread,
         inference=experiment.placement.inference,
-        records=records,
+        records=context.records,
+        opponents=pairings.opponents,
         offline=offline_records(experiment.env) is not None,
         worker_members=(experiment.league.store if experiment.league else StoreSettings()).worker_members,
         num_referees=num_referees(experiment),
@@ -256,23 +226,18 @@ def _spec(
     )
 
 
-def _learner_specs(
-    experiment: Experiment,
-    learners: Mapping[str, LearnerConfig],
-    policies: Mapping[str, PolicySpec],
-    settings: Mapping[str, Policy],
-) -> dict[str, LearnerSpec]:
-    placed = placements(experiment.placement, learners)
+def _learner_specs(context: CheckContext, policies: Mapping[str, PolicySpec]) -> dict[str, LearnerSpec]:
+    placed = placements(context.experiment.placement, context.learners)
     return {
         name: LearnerSpec(
             name,
             tuple(policies[member] for member in learner.policies),
             learner.algorithm,
-            experiment.seed,
+            context.experiment.seed,
             placed[name],
-            others_of(settings, learner),
+            others_of(context.policies, learner),
         )
-        for name, learner in learners.items()
+        for name, learner in context.learners.items()
     }
 
 
@@ -305,23 +270,24 @@ SETTINGS: Sequence[Phase] = (
 """What the experiment alone tells."""
 
 WHOLE: Sequence[Phase] = (
-    Phase([], make=_with_networks),
+    Phase([], make=lambda it, problems: replace(it, experiment=with_frozen(it.experiment, problems))),
     Phase([_goal_problems], make=_with_env),
     Phase(
         [
-            lambda it: goal_conflicts(it.experiment, it.inspected.players.policies, it.learners),
+            lambda it: goal_conflicts(it.experiment, it.policies, it.learners),
             lambda it: device_problems(it.experiment, it.learners),
-            lambda it: record_problems(it.experiment, it.inspected.players.policies),
+            lambda it: record_problems(it.experiment, it.policies),
         ],
         when=lambda it: it.env is not None,
     ),
-    Phase([_record_problems, _fit_problems], make=_with_records),
     Phase(
-        [
-            lambda it: shared_row_problems(
-                it.experiment, it.inspected.players.policies, it.learners, it.inspected.spaces
-            )
-        ],
+        [_record_problems, _fit_problems],
+        make=lambda it, problems: replace(
+            it, records=records_of(it.experiment, it.policies, it.inspected.spaces, problems)
+        ),
+    ),
+    Phase(
+        [lambda it: shared_row_problems(it.experiment, it.policies, it.learners, it.inspected.spaces)],
         when=nothing_found,
     ),
     Phase(
@@ -338,7 +304,7 @@ WHOLE: Sequence[Phase] = (
     Phase(
         [lambda it: adaptation_problems(it.run, it.inspected.has_tasks), _nash_conv_problems],
         when=nothing_found,
-        make=_with_warm_starts,
+        make=lambda it, problems: replace(it, spec=with_warm_starts(it.run, it.policies, problems)),
     ),
 )
 """What the environment, the records and the parts of the run tell too."""

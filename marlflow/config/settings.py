@@ -155,8 +155,10 @@ def _goal_problems(stop: Stop, path: str) -> Iterator[Problem | str]:
 
 
 def _torch_problems(optimizer: TorchOptimizer, path: str) -> Iterator[Problem | str]:
-    of_torch = optimizer.make.__init__.__module__.startswith("torch.")
-    hints = TORCH_SETTINGS if of_torch else hints_of(optimizer.make)
+    make = optimizer.make.func if isinstance(optimizer.make, functools.partial) else optimizer.make
+    # A class of torch, or one of a user's that has its constructor.
+    of_torch = str(getattr(make.__init__, "__module__", None)).startswith("torch.")
+    hints = TORCH_SETTINGS if of_torch else hints_of(make)
     for name, value in optimizer.settings.items():
         yield from _value_problems(value, f"{path}.{name}", declared_range(hints.get(name)) or _ANY_NUMBER)
 
