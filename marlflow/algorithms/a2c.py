@@ -17,7 +17,7 @@ from marlflow.base.batch import EstimatedBatch
 from marlflow.base.critic_input import OWN_OBSERVATION, CriticSees
 from marlflow.base.items import Fragment
 from marlflow.base.ranges import CountOrZero, Discount, LearningRate, Share, SmallCount, Steps, Threshold, Weight
-from marlflow.base.schedules import Scheduled, initial_value
+from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
 from marlflow.learner.loss import LossFunction, LossTerms
@@ -35,11 +35,11 @@ from marlflow.stages import Advantages, ApplyGradients, Average, ComputeGradient
 class ActorCriticAlgorithm(LearningAlgorithm):
     """Base of A2C and its asynchronous variants."""
 
-    learning_rate: Scheduled[LearningRate] = 7e-4
-    discount: Scheduled[Discount] = 0.99
-    value_coefficient: Scheduled[Weight] = 0.5
-    entropy_coefficient: Scheduled[Weight] = 0.01
-    max_grad_norm: Scheduled[Threshold] = 0.5
+    learning_rate: OrSchedule[LearningRate] = 7e-4
+    discount: OrSchedule[Discount] = 0.99
+    value_coefficient: OrSchedule[Weight] = 0.5
+    entropy_coefficient: OrSchedule[Weight] = 0.01
+    max_grad_norm: OrSchedule[Threshold] = 0.5
     optimizer: Optimizer = Adam(eps=1e-5)
     shared_torso: bool = False
     normalize_values: bool = False
@@ -63,7 +63,7 @@ class A2C(ActorCriticAlgorithm):
 
     batch_agent_steps: Steps = 400
     microbatches: SmallCount = 1
-    gae_lambda: Scheduled[Share] = 1.0
+    gae_lambda: OrSchedule[Share] = 1.0
     max_staleness: CountOrZero = 0
 
     @property

@@ -17,7 +17,7 @@ from marlflow.base.info_columns import At
 from marlflow.base.items import Fragment
 from marlflow.base.problems import Problem, ProblemKind
 from marlflow.base.ranges import LearningRate, Threshold
-from marlflow.base.schedules import Schedule, Scheduled, initial_value, scheduled
+from marlflow.base.schedules import OrSchedule, Schedule, initial_value, scheduled
 from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
 from marlflow.flow.relocate import Where
@@ -170,8 +170,8 @@ class TorchAlgorithm(LossSettings):
     has_target: ClassVar[bool] = False
     """Whether the learner keeps a target network, updated by SyncTarget."""
 
-    learning_rate: Scheduled[LearningRate]
-    max_grad_norm: Scheduled[Threshold] = float("inf")
+    learning_rate: OrSchedule[LearningRate]
+    max_grad_norm: OrSchedule[Threshold] = float("inf")
     optimizer: Optimizer = Adam()
 
     stages: ClassVar[Mapping[str, Where]] = {}
@@ -248,7 +248,9 @@ class TorchAlgorithm(LossSettings):
         for setting in fields(self):
             value = getattr(self, setting.name)
             # Annotations are strings here; a field that may be scheduled is annotated as a setting.
-            if isinstance(value, Schedule) and not re.search(r"\bSchedule(d|dFloat)?\b", str(setting.type)):
+            if isinstance(value, Schedule) and not re.search(
+                r"\b(ScheduledFloat|OrSchedule|Schedule)\b", str(setting.type)
+            ):
                 message = f"cannot change {setting.name} while it learns"
                 yield Problem(message, self.name, remedy="give it a number")
 

@@ -13,7 +13,7 @@ from typing import ClassVar
 from marlflow.algorithms.dqn import DQN
 from marlflow.base.items import Fragment
 from marlflow.base.ranges import Count, Noise, Processes, Share
-from marlflow.base.schedules import Scheduled, initial_value
+from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.flow import AgentSteps, AtMost, Flow, Freely, Plan, Rotation, merge, source
 from marlflow.flow.relocate import Where
@@ -48,7 +48,7 @@ class ApeX(DQN):
 
     dueling: bool = True
     prioritized: bool = True
-    epsilon: Scheduled[Share] = 0.4
+    epsilon: OrSchedule[Share] = 0.4
     epsilon_ladder: Noise = 7.0
     replay_shards: Processes = 4
     draws_ahead: Count = 8

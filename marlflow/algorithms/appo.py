@@ -19,7 +19,7 @@ from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
 from marlflow.base.batch import EstimatedBatch
 from marlflow.base.items import Fragment
 from marlflow.base.ranges import Count, Share, SmallCount, Steps, Threshold
-from marlflow.base.schedules import Scheduled, initial_value
+from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
 from marlflow.learner.loss import LossFunction, LossTerms
@@ -40,10 +40,10 @@ class APPO(ActorCriticAlgorithm):
     queue_fragments: Count = 4
     epochs: SmallCount = 4
     minibatch_agent_steps: Steps = 128
-    clip_range: Scheduled[Threshold] = 0.2
-    trace_lambda: Scheduled[Share] = 0.95
-    rho_max: Scheduled[Threshold] = 1.0
-    c_max: Scheduled[Threshold] = 1.0
+    clip_range: OrSchedule[Threshold] = 0.2
+    trace_lambda: OrSchedule[Share] = 0.95
+    rho_max: OrSchedule[Threshold] = 1.0
+    c_max: OrSchedule[Threshold] = 1.0
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay] = ()) -> Plan:
         trace = map(initial_value, (self.discount, self.trace_lambda, self.rho_max, self.c_max))

@@ -30,7 +30,7 @@ from marlflow.base.ranges import (
     Threshold,
     Weight,
 )
-from marlflow.base.schedules import Scheduled, initial_value
+from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.base.utterances import utterance_layout, utterance_problems
 from marlflow.flow import Flow, InTurn, Plan, source
@@ -80,13 +80,13 @@ class ArCHer(LearningAlgorithm):
     replay_utterances: Steps = 50_000
     warm_up_updates: StepsOrZero = 500
     end_token: Annotated[int, Range(0, 2**31 - 1)] | None = None
-    learning_rate: Scheduled[LearningRate] = 3e-3
-    actor_learning_rate: Scheduled[ActorLearningRate] = 2e-3
+    learning_rate: OrSchedule[LearningRate] = 3e-3
+    actor_learning_rate: OrSchedule[ActorLearningRate] = 2e-3
     discount: Discount = 0.95
     token_baseline: bool = True
-    entropy_coefficient: Scheduled[Weight] = 0.01
-    tau: Scheduled[SomeShare] = 0.05
-    max_grad_norm: Scheduled[Threshold] = 10.0
+    entropy_coefficient: OrSchedule[Weight] = 0.01
+    tau: OrSchedule[SomeShare] = 0.05
+    max_grad_norm: OrSchedule[Threshold] = 10.0
     optimizer: Optimizer = Adam()
     max_staleness: CountOrZero = 0
 

@@ -13,7 +13,7 @@ from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm
 from marlflow.base.batch import Batch
 from marlflow.base.items import Fragment
 from marlflow.base.ranges import LearningRate, SmallCount, Steps, Threshold
-from marlflow.base.schedules import Scheduled
+from marlflow.base.schedules import OrSchedule
 from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
 from marlflow.learner.loss import LossTerms
@@ -36,8 +36,8 @@ class BC(LearningAlgorithm):
     batch_agent_steps: Steps = 4_000
     epochs: SmallCount = 1
     minibatch_agent_steps: Steps = 128
-    learning_rate: Scheduled[LearningRate] = 1e-3
-    max_grad_norm: Scheduled[Threshold] = 10.0
+    learning_rate: OrSchedule[LearningRate] = 1e-3
+    max_grad_norm: OrSchedule[Threshold] = 10.0
     optimizer: Optimizer = Adam()
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:

@@ -18,7 +18,7 @@ from marlflow.algorithms.bc import BCLoss, Cloner
 from marlflow.base.batch import Decisions
 from marlflow.base.items import Fragment
 from marlflow.base.ranges import LearningRate, Steps, StepsOrZero, Threshold
-from marlflow.base.schedules import Scheduled
+from marlflow.base.schedules import OrSchedule
 from marlflow.base.spaces import Spaces
 from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
 from marlflow.learner.optimizer import Adam, Optimizer
@@ -47,9 +47,9 @@ class Clone(LearningAlgorithm):
     learning_starts_agent_steps: StepsOrZero = 1_000
     store_agent_steps: Steps = 1
     replay_agent_steps: Steps = 200_000
-    learning_rate: Scheduled[LearningRate] = 1e-3
+    learning_rate: OrSchedule[LearningRate] = 1e-3
     publish_every_updates: Steps = 10
-    max_grad_norm: Scheduled[Threshold] = 10.0
+    max_grad_norm: OrSchedule[Threshold] = 10.0
     optimizer: Optimizer = Adam()
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:

@@ -30,7 +30,7 @@ from marlflow.base.ranges import (
     StepsOrZero,
     Threshold,
 )
-from marlflow.base.schedules import Scheduled, initial_value
+from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.learner.loss_groups import LossGroup
 from marlflow.learner.optimizer import Adam, Optimizer
@@ -51,15 +51,15 @@ class DDPG(ReplayActorCritic):
     learning_starts_agent_steps: StepsOrZero = 1_000
     store_agent_steps: Steps = 1
     replay_agent_steps: Steps = 100_000
-    learning_rate: Scheduled[LearningRate] = 1e-3
-    actor_learning_rate: Scheduled[ActorLearningRate] = 1e-4
+    learning_rate: OrSchedule[LearningRate] = 1e-3
+    actor_learning_rate: OrSchedule[ActorLearningRate] = 1e-4
     discount: Discount = 0.99
     n_step: SmallCount = 1
-    exploration_noise: Scheduled[Noise] = 0.1
-    tau: Scheduled[SomeShare] = 0.005
+    exploration_noise: OrSchedule[Noise] = 0.1
+    tau: OrSchedule[SomeShare] = 0.005
     target_every_updates: Steps = 1
     publish_every_updates: Steps = 10
-    max_grad_norm: Scheduled[Threshold] = float("inf")
+    max_grad_norm: OrSchedule[Threshold] = float("inf")
     optimizer: Optimizer = Adam()
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> DeterministicNetwork:

@@ -29,7 +29,7 @@ from marlflow.base.ranges import (
     StepsOrZero,
     Threshold,
 )
-from marlflow.base.schedules import Linear, Schedule, Scheduled, initial_value
+from marlflow.base.schedules import Linear, OrSchedule, Schedule, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
 from marlflow.learner.loss import LossFunction
@@ -60,7 +60,7 @@ class DQN(OffPolicyAlgorithm):
     learning_starts_agent_steps: StepsOrZero = 1_000
     store_agent_steps: Steps = 1
     replay_agent_steps: Steps = 100_000
-    learning_rate: Scheduled[LearningRate] = 5e-4
+    learning_rate: OrSchedule[LearningRate] = 5e-4
     discount: Discount = 0.99
     n_step: SmallCount = 3
     double: bool = True
@@ -70,13 +70,13 @@ class DQN(OffPolicyAlgorithm):
     value_max: Finite = 10.0
     prioritized: bool = False
     priority_alpha: Share = 0.6
-    priority_beta: Scheduled[Share] = 0.4
+    priority_beta: OrSchedule[Share] = 0.4
     target_every_updates: Steps = 200
-    tau: Scheduled[SomeShare] = 1.0
+    tau: OrSchedule[SomeShare] = 1.0
     publish_every_updates: Steps = 10
-    epsilon: Scheduled[Share] = Linear(1.0, 0.05, 10_000)
-    huber_delta: Scheduled[Threshold] = 1.0
-    max_grad_norm: Scheduled[Threshold] = 10.0
+    epsilon: OrSchedule[Share] = Linear(1.0, 0.05, 10_000)
+    huber_delta: OrSchedule[Threshold] = 1.0
+    max_grad_norm: OrSchedule[Threshold] = 10.0
     optimizer: Optimizer = Adam()
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:

@@ -21,7 +21,7 @@ from marlflow.base.items import Fragment
 from marlflow.base.joint import EstimatedJointBatches, JointBatches
 from marlflow.base.problems import Problem
 from marlflow.base.ranges import CountOrZero, Discount, LearningRate, Share, SmallCount, Steps, Threshold, Weight
-from marlflow.base.schedules import Scheduled, initial_value
+from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
 from marlflow.learner.loss import LossFunction
@@ -47,14 +47,14 @@ class HAPPO(JointAlgorithm):
     batch_agent_steps: Steps = 4_000
     epochs: SmallCount = 10
     minibatch_agent_steps: Steps = 2_000
-    learning_rate: Scheduled[LearningRate] = 5e-4
-    discount: Scheduled[Discount] = 0.99
-    gae_lambda: Scheduled[Share] = 0.95
-    clip_range: Scheduled[Threshold] = 0.2
+    learning_rate: OrSchedule[LearningRate] = 5e-4
+    discount: OrSchedule[Discount] = 0.99
+    gae_lambda: OrSchedule[Share] = 0.95
+    clip_range: OrSchedule[Threshold] = 0.2
     value_clip_range: Threshold | None = None
-    value_coefficient: Scheduled[Weight] = 0.5
-    entropy_coefficient: Scheduled[Weight] = 0.01
-    max_grad_norm: Scheduled[Threshold] = 0.5
+    value_coefficient: OrSchedule[Weight] = 0.5
+    entropy_coefficient: OrSchedule[Weight] = 0.01
+    max_grad_norm: OrSchedule[Threshold] = 0.5
     optimizer: Optimizer = Adam(eps=1e-5)
     normalize_values: bool = True
     critic_sees: Sequence[CriticSees] = ("state", "agent")

@@ -15,7 +15,7 @@ from marlflow.algorithms.algorithm import STOCHASTIC_ACTIONS, Capabilities
 from marlflow.base.batch import EstimatedBatch
 from marlflow.base.items import Fragment
 from marlflow.base.ranges import Count, Share, Steps, Threshold
-from marlflow.base.schedules import Scheduled, initial_value
+from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.flow import Flow, Plan
 from marlflow.learner.protocol import Learner
 from marlflow.replay.protocol import Replay
@@ -31,9 +31,9 @@ class IMPALA(ActorCriticAlgorithm):
 
     batch_agent_steps: Steps = 500
     queue_fragments: Count = 4
-    trace_lambda: Scheduled[Share] = 1.0
-    rho_max: Scheduled[Threshold] = 1.0
-    c_max: Scheduled[Threshold] = 1.0
+    trace_lambda: OrSchedule[Share] = 1.0
+    rho_max: OrSchedule[Threshold] = 1.0
+    c_max: OrSchedule[Threshold] = 1.0
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay] = ()) -> Plan:
         trace = map(initial_value, (self.discount, self.trace_lambda, self.rho_max, self.c_max))

@@ -11,7 +11,7 @@ from marlflow.base.items import Fragment
 from marlflow.base.joint_transitions import JointTransitions
 from marlflow.base.problems import Problem
 from marlflow.base.ranges import SomeShare, Steps
-from marlflow.base.schedules import Scheduled, initial_value
+from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
 from marlflow.learner.protocol import Learner
@@ -31,7 +31,7 @@ class JointActorCritic(JointOffPolicyActorCritic):
     batch_agent_steps: Steps
     train_every_agent_steps: Steps
     store_agent_steps: Steps
-    tau: Scheduled[SomeShare]
+    tau: OrSchedule[SomeShare]
     target_every_updates: Steps
     publish_every_updates: Steps
 

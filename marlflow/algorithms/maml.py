@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm
 from marlflow.base.items import Fragment
 from marlflow.base.ranges import CountOrZero, Discount, LearningRate, Range, Share, SmallCount, Steps, Threshold
-from marlflow.base.schedules import Scheduled, initial_value
+from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
 from marlflow.flow.relocate import Where
@@ -51,11 +51,11 @@ class MAML(LearningAlgorithm):
     order: Order = "second"
     epochs: SmallCount = 5
     minibatch_tasks: SmallCount | None = None
-    learning_rate: Scheduled[LearningRate] = 1e-3
-    discount: Scheduled[Discount] = 0.99
-    gae_lambda: Scheduled[Share] = 0.97
-    clip_range: Scheduled[Threshold] = 0.2
-    max_grad_norm: Scheduled[Threshold] = 0.5
+    learning_rate: OrSchedule[LearningRate] = 1e-3
+    discount: OrSchedule[Discount] = 0.99
+    gae_lambda: OrSchedule[Share] = 0.97
+    clip_range: OrSchedule[Threshold] = 0.2
+    max_grad_norm: OrSchedule[Threshold] = 0.5
     optimizer: Optimizer = Adam(eps=1e-5)
     max_staleness: CountOrZero = 0
 

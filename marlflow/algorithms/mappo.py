@@ -13,7 +13,7 @@ from typing import ClassVar
 from marlflow.algorithms.ppo import PPO
 from marlflow.base.critic_input import CriticSees
 from marlflow.base.ranges import LearningRate, Steps
-from marlflow.base.schedules import Scheduled
+from marlflow.base.schedules import OrSchedule
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,6 @@ class MAPPO(PPO):
     name: ClassVar[str] = "mappo"
 
     minibatch_agent_steps: Steps = 2_000
-    learning_rate: Scheduled[LearningRate] = 5e-4
+    learning_rate: OrSchedule[LearningRate] = 5e-4
     normalize_values: bool = True
     critic_sees: Sequence[CriticSees] = ("state", "obs", "agent")

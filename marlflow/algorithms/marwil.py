@@ -17,7 +17,7 @@ from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm
 from marlflow.base.batch import EstimatedBatch
 from marlflow.base.items import Fragment
 from marlflow.base.ranges import Discount, LearningRate, PositiveWeight, Share, SmallCount, Steps, Threshold, Weight
-from marlflow.base.schedules import Scheduled, initial_value
+from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
 from marlflow.learner.loss import LossTerms
@@ -46,14 +46,14 @@ class MARWIL(LearningAlgorithm):
     batch_agent_steps: Steps = 4_000
     epochs: SmallCount = 1
     minibatch_agent_steps: Steps = 128
-    learning_rate: Scheduled[LearningRate] = 1e-3
-    discount: Scheduled[Discount] = 0.99
-    beta: Scheduled[Weight] = 1.0
-    max_weight: Scheduled[Threshold] = 20.0
-    value_coefficient: Scheduled[Weight] = 1.0
+    learning_rate: OrSchedule[LearningRate] = 1e-3
+    discount: OrSchedule[Discount] = 0.99
+    beta: OrSchedule[Weight] = 1.0
+    max_weight: OrSchedule[Threshold] = 20.0
+    value_coefficient: OrSchedule[Weight] = 1.0
     scale_start: PositiveWeight = 1.0
     scale_rate: Share = 0.1
-    max_grad_norm: Scheduled[Threshold] = 10.0
+    max_grad_norm: OrSchedule[Threshold] = 10.0
     optimizer: Optimizer = Adam()
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:

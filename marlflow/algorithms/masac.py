@@ -38,7 +38,7 @@ from marlflow.base.ranges import (
     Threshold,
     Weight,
 )
-from marlflow.base.schedules import Scheduled, initial_value
+from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.learner.loss_groups import LossGroup
 from marlflow.learner.optimizer import Adam, Optimizer
@@ -63,16 +63,16 @@ class MASAC(JointActorCritic):
     learning_starts_agent_steps: StepsOrZero = 4_000
     store_agent_steps: Steps = 1
     replay_agent_steps: Steps = 200_000
-    learning_rate: Scheduled[LearningRate] = 3e-4
+    learning_rate: OrSchedule[LearningRate] = 3e-4
     discount: Discount = 0.95
-    temperature: Scheduled[Weight] | None = None
+    temperature: OrSchedule[Weight] | None = None
     initial_temperature: PositiveWeight = 1.0
     target_entropy: Finite | None = None
     target_entropy_share: Share = 0.5
-    tau: Scheduled[SomeShare] = 0.01
+    tau: OrSchedule[SomeShare] = 0.01
     target_every_updates: Steps = 1
     publish_every_updates: Steps = 1
-    max_grad_norm: Scheduled[Threshold] = float("inf")
+    max_grad_norm: OrSchedule[Threshold] = float("inf")
     optimizer: Optimizer = Adam()
 
     def network(self, members: Mapping[str, Member], seed: int) -> JointSoftNetwork:

@@ -34,7 +34,7 @@ from marlflow.base.ranges import (
     Threshold,
     Weight,
 )
-from marlflow.base.schedules import Scheduled, initial_value
+from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.learner.loss_groups import LossGroup
 from marlflow.learner.optimizer import Adam, Optimizer
@@ -60,17 +60,17 @@ class MATD3(JointActorCritic):
     learning_starts_agent_steps: StepsOrZero = 4_000
     store_agent_steps: Steps = 1
     replay_agent_steps: Steps = 200_000
-    learning_rate: Scheduled[LearningRate] = 1e-3
+    learning_rate: OrSchedule[LearningRate] = 1e-3
     discount: Discount = 0.95
-    exploration_noise: Scheduled[Noise] = 0.1
-    target_noise: Scheduled[Noise] = 0.2
-    target_noise_clip: Scheduled[Threshold] = 0.5
+    exploration_noise: OrSchedule[Noise] = 0.1
+    target_noise: OrSchedule[Noise] = 0.2
+    target_noise_clip: OrSchedule[Threshold] = 0.5
     gumbel_temperature: PositiveWeight = 1.0
     logit_penalty: Weight = 1e-3
-    tau: Scheduled[SomeShare] = 0.01
+    tau: OrSchedule[SomeShare] = 0.01
     actor_every_updates: Steps = 2
     publish_every_updates: Steps = 1
-    max_grad_norm: Scheduled[Threshold] = float("inf")
+    max_grad_norm: OrSchedule[Threshold] = float("inf")
     optimizer: Optimizer = Adam()
 
     def sync(self) -> SyncTarget:

@@ -27,7 +27,7 @@ from marlflow.base.ranges import (
     Threshold,
     Weight,
 )
-from marlflow.base.schedules import Scheduled, initial_value
+from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
 from marlflow.learner.loss_groups import LossGroup
@@ -59,24 +59,24 @@ class PPO(LearningAlgorithm):
     batch_agent_steps: Steps = 4_000
     epochs: SmallCount = 10
     minibatch_agent_steps: Steps = 128
-    learning_rate: Scheduled[LearningRate] = 3e-4
-    discount: Scheduled[Discount] = 0.99
-    gae_lambda: Scheduled[Share] = 0.95
-    clip_range: Scheduled[Threshold] = 0.2
+    learning_rate: OrSchedule[LearningRate] = 3e-4
+    discount: OrSchedule[Discount] = 0.99
+    gae_lambda: OrSchedule[Share] = 0.95
+    clip_range: OrSchedule[Threshold] = 0.2
     value_clip_range: Threshold | None = None
-    value_coefficient: Scheduled[Weight] = 0.5
-    entropy_coefficient: Scheduled[Weight] = 0.01
-    max_grad_norm: Scheduled[Threshold] = 0.5
+    value_coefficient: OrSchedule[Weight] = 0.5
+    entropy_coefficient: OrSchedule[Weight] = 0.01
+    max_grad_norm: OrSchedule[Threshold] = 0.5
     optimizer: Optimizer = Adam(eps=1e-5)
     shared_torso: bool = False
     normalize_values: bool = False
     critic_sees: Sequence[CriticSees] = OWN_OBSERVATION
     bootstrap_at_death: bool = False
-    kl_to_reference: Scheduled[Weight] | None = None
+    kl_to_reference: OrSchedule[Weight] | None = None
     max_staleness: CountOrZero = 0
     normalize_advantages: bool = True
-    cost_limit: Scheduled[Amount] | None = None
-    multiplier_learning_rate: Scheduled[Weight] = 0.05
+    cost_limit: OrSchedule[Amount] | None = None
+    multiplier_learning_rate: OrSchedule[Weight] = 0.05
     initial_multiplier: Weight = 0.0
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:

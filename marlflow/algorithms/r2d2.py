@@ -15,7 +15,7 @@ from marlflow.algorithms.r2d2_loss import R2D2Loss
 from marlflow.base.items import Fragment
 from marlflow.base.problems import Problem
 from marlflow.base.ranges import Discount, LearningRate, Share, SmallCount, SomeShare, Steps, StepsOrZero, Threshold
-from marlflow.base.schedules import Linear, Scheduled, initial_value
+from marlflow.base.schedules import Linear, OrSchedule, initial_value
 from marlflow.base.sequence_transitions import SequenceTransitions
 from marlflow.base.spaces import Spaces
 from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
@@ -46,19 +46,19 @@ class R2D2(LearningAlgorithm):
     learning_starts_agent_steps: StepsOrZero = 2_000
     store_agent_steps: Steps = 1
     replay_agent_steps: Steps = 100_000
-    learning_rate: Scheduled[LearningRate] = 1e-3
+    learning_rate: OrSchedule[LearningRate] = 1e-3
     discount: Discount = 0.99
     n_step: SmallCount = 5
     dueling: bool = True
     squash_epsilon: SomeShare = 1e-3
     priority_alpha: Share = 0.9
-    priority_beta: Scheduled[Share] = 0.6
+    priority_beta: OrSchedule[Share] = 0.6
     priority_max_share: Share = 0.9
     target_every_updates: Steps = 200
-    tau: Scheduled[SomeShare] = 1.0
+    tau: OrSchedule[SomeShare] = 1.0
     publish_every_updates: Steps = 10
-    epsilon: Scheduled[Share] = Linear(1.0, 0.05, 20_000)
-    max_grad_norm: Scheduled[Threshold] = 10.0
+    epsilon: OrSchedule[Share] = Linear(1.0, 0.05, 20_000)
+    max_grad_norm: OrSchedule[Threshold] = 10.0
     optimizer: Optimizer = Adam()
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:

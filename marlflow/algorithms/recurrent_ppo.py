@@ -19,7 +19,7 @@ from marlflow.base.critic_input import OWN_OBSERVATION, CriticSees
 from marlflow.base.items import Fragment
 from marlflow.base.problems import Problem
 from marlflow.base.ranges import CountOrZero, Discount, LearningRate, Share, SmallCount, Steps, Threshold, Weight
-from marlflow.base.schedules import Scheduled, initial_value
+from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.sequences import Sequences
 from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
@@ -43,14 +43,14 @@ class RecurrentPPO(LearningAlgorithm):
     sequence_agent_steps: Steps = 16
     epochs: SmallCount = 10
     minibatch_agent_steps: Steps = 256
-    learning_rate: Scheduled[LearningRate] = 3e-4
-    discount: Scheduled[Discount] = 0.99
-    gae_lambda: Scheduled[Share] = 0.95
-    clip_range: Scheduled[Threshold] = 0.2
+    learning_rate: OrSchedule[LearningRate] = 3e-4
+    discount: OrSchedule[Discount] = 0.99
+    gae_lambda: OrSchedule[Share] = 0.95
+    clip_range: OrSchedule[Threshold] = 0.2
     value_clip_range: Threshold | None = None
-    value_coefficient: Scheduled[Weight] = 0.5
-    entropy_coefficient: Scheduled[Weight] = 0.01
-    max_grad_norm: Scheduled[Threshold] = 0.5
+    value_coefficient: OrSchedule[Weight] = 0.5
+    entropy_coefficient: OrSchedule[Weight] = 0.01
+    max_grad_norm: OrSchedule[Threshold] = 0.5
     optimizer: Optimizer = Adam(eps=1e-5)
     normalize_values: bool = False
     critic_sees: Sequence[CriticSees] = OWN_OBSERVATION

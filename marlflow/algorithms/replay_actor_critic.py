@@ -8,7 +8,7 @@ from marlflow.algorithms.cost_stages import update_multiplier
 from marlflow.algorithms.off_policy import OffPolicyActorCritic
 from marlflow.base.items import Fragment
 from marlflow.base.ranges import SomeShare, Steps
-from marlflow.base.schedules import Scheduled, initial_value
+from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
 from marlflow.learner.protocol import Learner
 from marlflow.replay.protocol import Replay
@@ -21,7 +21,7 @@ class ReplayActorCritic(OffPolicyActorCritic):
     batch_agent_steps: Steps
     train_every_agent_steps: Steps
     store_agent_steps: Steps
-    tau: Scheduled[SomeShare]
+    tau: OrSchedule[SomeShare]
     target_every_updates: Steps
     publish_every_updates: Steps
 

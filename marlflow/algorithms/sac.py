@@ -34,7 +34,7 @@ from marlflow.base.ranges import (
     Threshold,
     Weight,
 )
-from marlflow.base.schedules import Scheduled, initial_value
+from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.learner.loss_groups import LossGroup
 from marlflow.learner.optimizer import Adam, Optimizer
@@ -53,19 +53,19 @@ class SAC(ReplayActorCritic):
     learning_starts_agent_steps: StepsOrZero = 1_000
     store_agent_steps: Steps = 1
     replay_agent_steps: Steps = 100_000
-    learning_rate: Scheduled[LearningRate] = 3e-4
+    learning_rate: OrSchedule[LearningRate] = 3e-4
     discount: Discount = 0.99
-    temperature: Scheduled[Weight] | None = None
+    temperature: OrSchedule[Weight] | None = None
     initial_temperature: PositiveWeight = 1.0
     target_entropy: Finite | None = None
     target_entropy_share: Share = 0.5
-    tau: Scheduled[SomeShare] = 0.005
+    tau: OrSchedule[SomeShare] = 0.005
     target_every_updates: Steps = 1
     publish_every_updates: Steps = 10
-    max_grad_norm: Scheduled[Threshold] = float("inf")
+    max_grad_norm: OrSchedule[Threshold] = float("inf")
     optimizer: Optimizer = Adam()
-    cost_limit: Scheduled[Amount] | None = None
-    multiplier_learning_rate: Scheduled[Weight] = 0.05
+    cost_limit: OrSchedule[Amount] | None = None
+    multiplier_learning_rate: OrSchedule[Weight] = 0.05
     initial_multiplier: Weight = 0.0
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> BoxNetwork | DiscreteNetwork:

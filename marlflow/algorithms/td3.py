@@ -21,7 +21,7 @@ from marlflow.algorithms.deterministic_loss import (
 from marlflow.algorithms.replay_actor_critic import ReplayActorCritic
 from marlflow.base.batch import Transitions
 from marlflow.base.ranges import Discount, LearningRate, Noise, SmallCount, SomeShare, Steps, StepsOrZero, Threshold
-from marlflow.base.schedules import Scheduled, initial_value
+from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.learner.loss_groups import LossGroup
 from marlflow.learner.optimizer import Adam, Optimizer
@@ -43,16 +43,16 @@ class TD3(ReplayActorCritic):
     learning_starts_agent_steps: StepsOrZero = 1_000
     store_agent_steps: Steps = 1
     replay_agent_steps: Steps = 100_000
-    learning_rate: Scheduled[LearningRate] = 3e-4
+    learning_rate: OrSchedule[LearningRate] = 3e-4
     discount: Discount = 0.99
     n_step: SmallCount = 1
-    exploration_noise: Scheduled[Noise] = 0.1
-    target_noise: Scheduled[Noise] = 0.2
-    target_noise_clip: Scheduled[Threshold] = 0.5
-    tau: Scheduled[SomeShare] = 0.005
+    exploration_noise: OrSchedule[Noise] = 0.1
+    target_noise: OrSchedule[Noise] = 0.2
+    target_noise_clip: OrSchedule[Threshold] = 0.5
+    tau: OrSchedule[SomeShare] = 0.005
     actor_every_updates: Steps = 2
     publish_every_updates: Steps = 10
-    max_grad_norm: Scheduled[Threshold] = float("inf")
+    max_grad_norm: OrSchedule[Threshold] = float("inf")
     optimizer: Optimizer = Adam()
 
     def sync(self) -> SyncTarget:

@@ -23,7 +23,7 @@ from marlflow.base.joint_segments import TeamReward
 from marlflow.base.joint_sequence_transitions import JointSequenceTransitions
 from marlflow.base.joint_transitions import JointTransitions
 from marlflow.base.ranges import Discount, LearningRate, Share, SmallCount, SomeShare, Steps, StepsOrZero, Threshold
-from marlflow.base.schedules import Linear, Scheduled, initial_value
+from marlflow.base.schedules import Linear, OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
 from marlflow.learner.optimizer import Adam, Optimizer
@@ -69,7 +69,7 @@ class VDN(JointOffPolicyAlgorithm):
     learning_starts_agent_steps: StepsOrZero = 3_000
     store_agent_steps: Steps = 1
     replay_agent_steps: Steps = 300_000
-    learning_rate: Scheduled[LearningRate] = 5e-4
+    learning_rate: OrSchedule[LearningRate] = 5e-4
     discount: Discount = 0.99
     n_step: SmallCount = 3
     team_reward: TeamReward = "mean"
@@ -81,14 +81,14 @@ class VDN(JointOffPolicyAlgorithm):
     dueling: bool = False
     prioritized: bool = False
     priority_alpha: Share = 0.6
-    priority_beta: Scheduled[Share] = 0.4
+    priority_beta: OrSchedule[Share] = 0.4
     priority_max_share: Share = 0.9
     target_every_updates: Steps = 200
-    tau: Scheduled[SomeShare] = 1.0
+    tau: OrSchedule[SomeShare] = 1.0
     publish_every_updates: Steps = 10
-    epsilon: Scheduled[Share] = Linear(1.0, 0.05, 100_000)
-    huber_delta: Scheduled[Threshold] = float("inf")
-    max_grad_norm: Scheduled[Threshold] = 10.0
+    epsilon: OrSchedule[Share] = Linear(1.0, 0.05, 100_000)
+    huber_delta: OrSchedule[Threshold] = float("inf")
+    max_grad_norm: OrSchedule[Threshold] = 10.0
     optimizer: Optimizer = Adam()
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:

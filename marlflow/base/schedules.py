@@ -31,8 +31,8 @@ class Schedule(Protocol):
 
 
 _Number = TypeVar("_Number", bound=float)
-Scheduled: TypeAlias = _Number | Schedule
-"""A number or a schedule of numbers: `Scheduled[Share]` is held to the range of a `Share` all the time."""
+OrSchedule: TypeAlias = _Number | Schedule
+"""A number or a schedule of numbers: `OrSchedule[Share]` is held to the range of a `Share` all the time."""
 ScheduledFloat: TypeAlias = float | Schedule
 """A number or a schedule."""
 _PLAIN = (bool, int, float, str, tuple, type(None))

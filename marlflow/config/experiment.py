@@ -15,7 +15,7 @@ from marlflow.base.ranges import (
     CountOrZero,
     CPUs,
     CustomResources,
-    Episodes,
+    EpisodeCount,
     Finite,
     GPUs,
     Processes,
@@ -25,7 +25,7 @@ from marlflow.base.ranges import (
     Steps,
     StepsOrZero,
 )
-from marlflow.base.schedules import Scheduled
+from marlflow.base.schedules import OrSchedule
 from marlflow.env.pettingzoo_registry import TARGET as PETTINGZOO
 from marlflow.flow.relocate import Where
 from marlflow.league.league import League
@@ -173,7 +173,7 @@ class Policy:
     learns_from: Sequence[str] | None = None
     init: FromRun | None = None
     columns: Mapping[str, Literal["credited", "info"]] = field(default_factory=dict)
-    reward_from: Mapping[str, Scheduled[Finite]] = field(default_factory=dict)
+    reward_from: Mapping[str, OrSchedule[Finite]] = field(default_factory=dict)
 
     @property
     def row_columns(self) -> dict[str, Literal["credited", "info"]]:
@@ -289,8 +289,8 @@ class Evaluation:
     """
 
     every_env_steps: Steps = 50_000
-    episodes: Episodes = 20
-    final_episodes: Episodes | None = None
+    episodes: EpisodeCount = 20
+    final_episodes: EpisodeCount | None = None
     mode: AskedMode = "as_learned"
     opponents: Sequence[str] | None = None
     time_share: SomeShare | None = 0.1
