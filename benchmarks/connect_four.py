@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from marlflow.base.items import Weights
-from marlflow.config.validation import CheckedExperiment
+from marlflow.config.checked import CheckedExperiment
 from marlflow.policy.actor import Actor, EvaluationMode
 from marlflow.policy.connect_four import one_ply
 from marlflow.policy.scripted import CallableActor, RandomActor

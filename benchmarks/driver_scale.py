@@ -20,7 +20,7 @@ from typing import Literal
 from benchmarks.simulated_ray import Load, SimulatedRuntime
 from marlflow.algorithms.dqn import DQN
 from marlflow.algorithms.ppo import PPO
-from marlflow.config.checks import check
+from marlflow.checks.commands import check
 from marlflow.config.experiment import (
     CheckpointConfig,
     Env,

@@ -14,10 +14,10 @@ import numpy as np
 from open_spiel.python.algorithms.best_response import BestResponsePolicy
 
 from marlflow.base.batch import Array
+from marlflow.checks.validation import from_config, ready
+from marlflow.config.checked import CheckedExperiment
 from marlflow.config.compose import composing
 from marlflow.config.overrides import prepare
-from marlflow.config.schema import from_config
-from marlflow.config.validation import CheckedExperiment, ready
 from marlflow.league.exploitability import InformationStates
 from marlflow.league.solvers import nash
 from marlflow.policy.actor import EvaluationMode

@@ -33,8 +33,8 @@ from torch.overrides import TorchFunctionMode
 from benchmarks.export_cases import CASES, Case
 from benchmarks.outside_marlflow import outside
 from marlflow.base.batch import Array
+from marlflow.checks.validation import ready
 from marlflow.cli.main import main as marlflow
-from marlflow.config.validation import ready
 from marlflow.driver.entrants import Entrant
 from marlflow.policy.tensors import as_tensor
 from marlflow.trained.export import portable_of

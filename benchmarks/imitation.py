@@ -10,10 +10,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from marlflow.checks.validation import from_config
 from marlflow.config.compose import composing
 from marlflow.config.experiment import Experiment
 from marlflow.config.overrides import prepare
-from marlflow.config.schema import from_config
 from marlflow.driver.train import resume, train
 from marlflow.observe.sinks import read_metrics
 

@@ -25,9 +25,9 @@ import psutil
 from marlflow.algorithms.ppo import PPO
 from marlflow.base.items import Weights
 from marlflow.base.serialization import from_bytes, to_bytes
+from marlflow.checks.validation import ready
 from marlflow.config.experiment import CheckpointConfig, Env, Evaluation, Experiment, Log, Policy, Rollouts, Stop
 from marlflow.config.league import league_matchmaker
-from marlflow.config.validation import ready
 from marlflow.driver.stored_members import StoredMembers
 from marlflow.driver.train import train
 from marlflow.env import openspiel

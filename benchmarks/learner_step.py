@@ -33,10 +33,10 @@ import marlflow as mf
 from marlflow.algorithms.ppo_loss import PPOLoss
 from marlflow.base.items import Update
 from marlflow.base.spaces import Spaces
+from marlflow.checks.validation import from_config
 from marlflow.config.compose import composing
 from marlflow.config.experiment import Evaluation, Experiment, Log, RuntimeConfig, Stop
 from marlflow.config.overrides import prepare
-from marlflow.config.schema import from_config
 from marlflow.driver.train import train
 from marlflow.learner.learner import TorchLearner
 from marlflow.learner.loss import LossTerms

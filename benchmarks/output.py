@@ -16,8 +16,8 @@ from typing import Any
 
 import ray
 
+from marlflow.checks.validation import ready
 from marlflow.config.experiment import Env, Evaluation, Experiment, Log, Policy, Rollouts, RuntimeConfig
-from marlflow.config.validation import ready
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.runtime.ray import RayRuntime
 from marlflow.sampling.messages import News

@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from marlflow.algorithms.dqn import DQN
 from marlflow.algorithms.ppo import PPO
+from marlflow.checks.validation import ready
+from marlflow.config.checked import CheckedExperiment
 from marlflow.config.experiment import Env, Evaluation, Experiment, Log, Policy, Rollouts, RuntimeConfig
-from marlflow.config.validation import CheckedExperiment, ready
 from marlflow.env.cartpole_team import parallel_env
 from marlflow.runtime.protocol import RunComponents
 from marlflow.runtime.ray import RayRuntime

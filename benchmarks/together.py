@@ -14,9 +14,9 @@ from typing import Any
 
 from benchmarks.setting import bare_per_s, experiment, set_up
 from marlflow.base.items import Packed
+from marlflow.config.checked import CheckedExperiment
 from marlflow.config.experiment import Experiment
 from marlflow.config.plans import RoundHooks, build_plan
-from marlflow.config.validation import CheckedExperiment
 from marlflow.flow import Executor
 from marlflow.flow.protocols import stage_call
 from marlflow.runtime.protocol import RunComponents

@@ -19,6 +19,7 @@ from ray.cluster_utils import Cluster
 from ray.core.generated import node_manager_pb2, node_manager_pb2_grpc
 
 from marlflow.algorithms.ppo import PPO
+from marlflow.checks.validation import ready
 from marlflow.config.experiment import (
     Env,
     Evaluation,
@@ -30,7 +31,6 @@ from marlflow.config.experiment import (
     RuntimeConfig,
 )
 from marlflow.config.plans import RoundHooks, build_plan
-from marlflow.config.validation import ready
 from marlflow.env.cartpole_team import parallel_env
 from marlflow.flow import Executor
 from marlflow.runtime.ray import RayRuntime

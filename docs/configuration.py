@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, get_args, get_origin
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -174,13 +174,18 @@ def takes(kind: Any, path: Sequence[str]) -> str:
 
 
 def members(hint: Any) -> Sequence[Any]:
-    """Return the member types of a union, or the type itself."""
-    return get_args(hint) or (hint,)
+    """Return the member types of a union, or the type itself, without their ranges."""
+    return [without_range(one) for one in get_args(without_range(hint))] or [without_range(hint)]
+
+
+def without_range(hint: Any) -> Any:
+    """Return the type of an annotation that may declare a range."""
+    return hint.__origin__ if get_origin(hint) is Annotated else hint
 
 
 def bounds(kind: type, field: Any) -> str:
     """Return the bounds of a number in parentheses, or nothing if there are none."""
-    allowed = range_of(kind, field.name, field.default)
+    allowed = range_of(kind, field.name)
     text = str(allowed)
     if not text.startswith("a number, "):
         return ""

@@ -81,9 +81,11 @@ if TYPE_CHECKING:
     from marlflow.base.joint_transitions import JointTransitions
     from marlflow.base.problems import Problem
     from marlflow.base.random import RowRandom
+    from marlflow.base.ranges import Range
     from marlflow.base.schedules import CosineDecay, Linear, PiecewiseConstant, ScheduledFloat, initial_value
     from marlflow.base.train_batch import TrainBatch
     from marlflow.check_env import Trial, check_environment
+    from marlflow.config.checked import CheckedExperiment
     from marlflow.config.experiment import (
         CheckpointConfig,
         Env,
@@ -103,7 +105,6 @@ if TYPE_CHECKING:
         RuntimeConfig,
         Stop,
     )
-    from marlflow.config.validation import CheckedExperiment
     from marlflow.driver.evaluate import EvaluationResult, evaluate
     from marlflow.driver.train import Result, resume, train
     from marlflow.env.batched import BatchedEnv, BatchedStep, SnapshotEnv
@@ -239,7 +240,7 @@ __all__ = [
     "OffPolicyAlgorithm", "OfflineData", "OperatorRaised", "Optimizer", "PPOLoss", "PayoffSettings",
     "PiecewiseConstant", "Place", "PlacementOverrides", "Plan", "PlanInvalid", "Policy", "PolicyStop", "Pool",
     "PopulationChange",
-    "PopulationMatchmaker", "Prioritized", "Problem", "Publish", "QNetwork", "Random", "RandomSeats",
+    "PopulationMatchmaker", "Prioritized", "Problem", "Publish", "QNetwork", "Random", "RandomSeats", "Range",
     "RatingSettings", "Record", "RecordsDamaged", "RecurrentPPO", "RecurrentTorso", "RecurrentTorsoConfig",
     "Replay", "ReplayBuffer", "Report", "Reprioritize", "Reservoir", "Reset", "ResettingMatchmaker",
     "Resources", "Result", "ResultsMatchmaker", "Rollouts", "Rotation", "RowRandom", "Rule", "RunEnd",
@@ -261,7 +262,7 @@ def plan(experiment: Experiment, machines: Sequence[Mapping[str, float | str]] |
     `runtime.address`, which is joined briefly. `machines` describes other machines instead, in Ray's resource names:
     `[{"CPU": 16, "GPU": 2, "count": 4}]`. Raises ConfigInvalid or PlanInvalid with every problem.
     """
-    from marlflow.config.compiled import compiles_rollouts
+    from marlflow.checks.compiled import compiles_rollouts
     from marlflow.config.plans import drawn_plan
 
     spec = _checked(experiment, machines)[0].spec
@@ -281,7 +282,7 @@ def placement(experiment: Experiment, machines: Sequence[Mapping[str, float | st
 def _checked(
     experiment: Experiment, machines: Sequence[Mapping[str, float | str]] | None
 ) -> tuple[CheckedExperiment, Machines | None]:
-    from marlflow.config.checks import check, machines_to_plan_for
+    from marlflow.checks.commands import check, machines_to_plan_for
     from marlflow.config.placement import described_machines
 
     found = machines_to_plan_for(experiment) if machines is None else described_machines(machines, "machines")

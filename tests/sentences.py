@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from marlflow.base.problems import Problem
-from marlflow.config.validation import problems_of
+from marlflow.checks.phases import CheckContext, run_phases
+from marlflow.checks.validation import SETTINGS, problems_of
 
 
 def sentences(problems: Iterable[Problem | str]) -> list[str]:
@@ -15,6 +16,11 @@ def sentences(problems: Iterable[Problem | str]) -> list[str]:
 
 def wrong_with(experiment: Any, *machines: Any) -> list[str]:
     return sentences(problems_of(experiment, *machines)[1])
+
+
+def wrong_with_settings(experiment: Any) -> list[str]:
+    """What the settings alone tell, before the environment is opened."""
+    return sentences(run_phases(SETTINGS, CheckContext(experiment)).found)
 
 
 def refusals(error: Any, call: Callable[..., object], *args: Any, **arguments: Any) -> list[str]:

@@ -14,10 +14,9 @@ import marlflow as mf
 from benchmarks.gallery.cases import EPISODES, GAMES, RECORDED, GalleryCase
 from benchmarks.gallery.runs import made_with, run_folder, trained_env_steps
 from benchmarks.meta import HELD_OUT_TASKS, adapted_returns, learned
+from marlflow.checks.validation import from_config, ready
 from marlflow.config.compose import composing
 from marlflow.config.overrides import prepare
-from marlflow.config.schema import from_config
-from marlflow.config.validation import ready
 from marlflow.driver.evaluate import EvaluationResult
 from marlflow.env.opening import open_adapter
 from marlflow.html_report.measures import Measure, measures_of, series

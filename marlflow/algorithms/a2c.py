@@ -16,7 +16,8 @@ from marlflow.algorithms.algorithm import STOCHASTIC_ACTIONS, Capabilities, Lear
 from marlflow.base.batch import EstimatedBatch
 from marlflow.base.critic_input import OWN_OBSERVATION, CriticSees
 from marlflow.base.items import Fragment
-from marlflow.base.schedules import ScheduledFloat, initial_value
+from marlflow.base.ranges import CountOrZero, Discount, LearningRate, Share, SmallCount, Steps, Threshold, Weight
+from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
 from marlflow.learner.loss import LossFunction, LossTerms
@@ -34,11 +35,11 @@ from marlflow.stages import Advantages, ApplyGradients, Average, ComputeGradient
 class ActorCriticAlgorithm(LearningAlgorithm):
     """Base of A2C and its asynchronous variants."""
 
-    learning_rate: ScheduledFloat = 7e-4
-    discount: ScheduledFloat = 0.99
-    value_coefficient: ScheduledFloat = 0.5
-    entropy_coefficient: ScheduledFloat = 0.01
-    max_grad_norm: ScheduledFloat = 0.5
+    learning_rate: OrSchedule[LearningRate] = 7e-4
+    discount: OrSchedule[Discount] = 0.99
+    value_coefficient: OrSchedule[Weight] = 0.5
+    entropy_coefficient: OrSchedule[Weight] = 0.01
+    max_grad_norm: OrSchedule[Threshold] = 0.5
     optimizer: Optimizer = Adam(eps=1e-5)
     shared_torso: bool = False
     normalize_values: bool = False
@@ -60,10 +61,10 @@ class A2C(ActorCriticAlgorithm):
     name: ClassVar[str] = "a2c"
     capabilities: ClassVar[Capabilities] = Capabilities(STOCHASTIC_ACTIONS, "on-policy", EstimatedBatch)
 
-    batch_agent_steps: int = 400
-    microbatches: int = 1
-    gae_lambda: ScheduledFloat = 1.0
-    max_staleness: int = 0
+    batch_agent_steps: Steps = 400
+    microbatches: SmallCount = 1
+    gae_lambda: OrSchedule[Share] = 1.0
+    max_staleness: CountOrZero = 0
 
     @property
     def learner_sees_every_row(self) -> bool:

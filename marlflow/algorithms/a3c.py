@@ -14,7 +14,8 @@ from marlflow.algorithms.a2c import ActorCriticAlgorithm
 from marlflow.algorithms.algorithm import STOCHASTIC_ACTIONS, Capabilities
 from marlflow.base.batch import EstimatedBatch
 from marlflow.base.items import Fragment
-from marlflow.base.schedules import ScheduledFloat, initial_value
+from marlflow.base.ranges import Share
+from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.flow import Flow, Plan
 from marlflow.flow.relocate import Where
 from marlflow.learner.protocol import Learner
@@ -30,7 +31,7 @@ class A3C(ActorCriticAlgorithm):
     capabilities: ClassVar[Capabilities] = Capabilities(STOCHASTIC_ACTIONS, "on-policy", EstimatedBatch)
     stages: ClassVar[Mapping[str, Where]] = {"Advantages": "worker", "ComputeGradients": "worker"}
 
-    gae_lambda: ScheduledFloat = 1.0
+    gae_lambda: OrSchedule[Share] = 1.0
 
     @property
     def learner_sees_every_row(self) -> bool:

@@ -16,7 +16,8 @@ from marlflow.base.critic_input import OWN_OBSERVATION, CriticSees, critic_input
 from marlflow.base.info_columns import At
 from marlflow.base.items import Fragment
 from marlflow.base.problems import Problem, ProblemKind
-from marlflow.base.schedules import Schedule, ScheduledFloat, initial_value, scheduled
+from marlflow.base.ranges import LearningRate, Threshold
+from marlflow.base.schedules import OrSchedule, Schedule, initial_value, scheduled
 from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
 from marlflow.flow.relocate import Where
@@ -161,8 +162,7 @@ class LossSettings:
 class TorchAlgorithm(LossSettings):
     """Settings, their checks, and the learner, for LearningAlgorithm and JointAlgorithm.
 
-    Valid ranges of fields are in config.ranges, by name; any other whole number must be at least 1, or at least 0 if
-    named in `non_negative_fields`.
+    A field declares the range of its numbers by its annotation: `Annotated[float, Range(0, 1)]`; see base.ranges.
     """
 
     name: ClassVar[str]
@@ -170,13 +170,12 @@ class TorchAlgorithm(LossSettings):
     has_target: ClassVar[bool] = False
     """Whether the learner keeps a target network, updated by SyncTarget."""
 
-    learning_rate: ScheduledFloat
-    max_grad_norm: ScheduledFloat = float("inf")
+    learning_rate: OrSchedule[LearningRate]
+    max_grad_norm: OrSchedule[Threshold] = float("inf")
     optimizer: Optimizer = Adam()
 
     stages: ClassVar[Mapping[str, Where]] = {}
     actor_only_settings: ClassVar[frozenset[str]] = frozenset({"epsilon", "exploration_noise"})
-    non_negative_fields: ClassVar[frozenset[str]] = frozenset()
 
     @property
     def replay_shards(self) -> int:
@@ -249,7 +248,9 @@ class TorchAlgorithm(LossSettings):
         for setting in fields(self):
             value = getattr(self, setting.name)
             # Annotations are strings here; a field that may be scheduled is annotated as a setting.
-            if isinstance(value, Schedule) and not re.search(r"\b(ScheduledFloat|Schedule)\b", str(setting.type)):
+            if isinstance(value, Schedule) and not re.search(
+                r"\b(ScheduledFloat|OrSchedule|Schedule)\b", str(setting.type)
+            ):
                 message = f"cannot change {setting.name} while it learns"
                 yield Problem(message, self.name, remedy="give it a number")
 

@@ -12,7 +12,8 @@ from typing import ClassVar
 
 from marlflow.algorithms.dqn import DQN
 from marlflow.base.items import Fragment
-from marlflow.base.schedules import ScheduledFloat, initial_value
+from marlflow.base.ranges import Count, Noise, Processes, Share
+from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.flow import AgentSteps, AtMost, Flow, Freely, Plan, Rotation, merge, source
 from marlflow.flow.relocate import Where
@@ -47,10 +48,10 @@ class ApeX(DQN):
 
     dueling: bool = True
     prioritized: bool = True
-    epsilon: ScheduledFloat = 0.4
-    epsilon_ladder: float = 7.0
-    replay_shards: int = 4
-    draws_ahead: int = 8
+    epsilon: OrSchedule[Share] = 0.4
+    epsilon_ladder: Noise = 7.0
+    replay_shards: Processes = 4
+    draws_ahead: Count = 8
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
         # Each shard waits for its share of `learning_starts_agent_steps`.

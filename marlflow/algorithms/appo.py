@@ -18,7 +18,8 @@ from marlflow.algorithms.algorithm import STOCHASTIC_ACTIONS, Capabilities
 from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
 from marlflow.base.batch import EstimatedBatch
 from marlflow.base.items import Fragment
-from marlflow.base.schedules import ScheduledFloat, initial_value
+from marlflow.base.ranges import Count, Share, SmallCount, Steps, Threshold
+from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
 from marlflow.learner.loss import LossFunction, LossTerms
@@ -35,14 +36,14 @@ class APPO(ActorCriticAlgorithm):
     name: ClassVar[str] = "appo"
     capabilities: ClassVar[Capabilities] = Capabilities(STOCHASTIC_ACTIONS, "off-policy", EstimatedBatch)
 
-    batch_agent_steps: int = 2_000
-    queue_fragments: int = 4
-    epochs: int = 4
-    minibatch_agent_steps: int = 128
-    clip_range: ScheduledFloat = 0.2
-    trace_lambda: ScheduledFloat = 0.95
-    rho_max: ScheduledFloat = 1.0
-    c_max: ScheduledFloat = 1.0
+    batch_agent_steps: Steps = 2_000
+    queue_fragments: Count = 4
+    epochs: SmallCount = 4
+    minibatch_agent_steps: Steps = 128
+    clip_range: OrSchedule[Threshold] = 0.2
+    trace_lambda: OrSchedule[Share] = 0.95
+    rho_max: OrSchedule[Threshold] = 1.0
+    c_max: OrSchedule[Threshold] = 1.0
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay] = ()) -> Plan:
         trace = map(initial_value, (self.discount, self.trace_lambda, self.rho_max, self.c_max))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 
@@ -17,7 +17,20 @@ from marlflow.algorithms.archer_loss import TokenActorLoss, TokenBaselineLoss, U
 from marlflow.base.batch import EstimatedBatch, Transitions
 from marlflow.base.items import Fragment
 from marlflow.base.problems import Problem
-from marlflow.base.schedules import ScheduledFloat, initial_value
+from marlflow.base.ranges import (
+    ActorLearningRate,
+    CountOrZero,
+    Discount,
+    LearningRate,
+    Range,
+    SmallCount,
+    SomeShare,
+    Steps,
+    StepsOrZero,
+    Threshold,
+    Weight,
+)
+from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.base.utterances import utterance_layout, utterance_problems
 from marlflow.flow import Flow, InTurn, Plan, source
@@ -56,27 +69,26 @@ class ArCHer(LearningAlgorithm):
         replay=True,
     )
     has_target: ClassVar[bool] = True
-    non_negative_fields: ClassVar[frozenset[str]] = frozenset({"warm_up_updates", "end_token"})
     plan_needs_environment: ClassVar[bool] = True
     """Its stages cannot be tried on made-up rows, because they check that observations continue utterances."""
 
-    batch_agent_steps: int = 250
-    minibatch_agent_steps: int = 250
-    actor_epochs: int = 1
-    critic_updates: int = 15
-    batch_utterances: int = 128
-    replay_utterances: int = 50_000
-    warm_up_updates: int = 500
-    end_token: int | None = None
-    learning_rate: ScheduledFloat = 3e-3
-    actor_learning_rate: ScheduledFloat = 2e-3
-    discount: float = 0.95
+    batch_agent_steps: Steps = 250
+    minibatch_agent_steps: Steps = 250
+    actor_epochs: SmallCount = 1
+    critic_updates: Steps = 15
+    batch_utterances: Steps = 128
+    replay_utterances: Steps = 50_000
+    warm_up_updates: StepsOrZero = 500
+    end_token: Annotated[int, Range(0, 2**31 - 1)] | None = None
+    learning_rate: OrSchedule[LearningRate] = 3e-3
+    actor_learning_rate: OrSchedule[ActorLearningRate] = 2e-3
+    discount: Discount = 0.95
     token_baseline: bool = True
-    entropy_coefficient: ScheduledFloat = 0.01
-    tau: ScheduledFloat = 0.05
-    max_grad_norm: ScheduledFloat = 10.0
+    entropy_coefficient: OrSchedule[Weight] = 0.01
+    tau: OrSchedule[SomeShare] = 0.05
+    max_grad_norm: OrSchedule[Threshold] = 10.0
     optimizer: Optimizer = Adam()
-    max_staleness: int = 0
+    max_staleness: CountOrZero = 0
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
         (replay,) = replays

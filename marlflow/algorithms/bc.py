@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm
 from marlflow.base.batch import Batch
 from marlflow.base.items import Fragment
-from marlflow.base.schedules import ScheduledFloat
+from marlflow.base.ranges import LearningRate, SmallCount, Steps, Threshold
+from marlflow.base.schedules import OrSchedule
 from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
 from marlflow.learner.loss import LossTerms
@@ -32,11 +33,11 @@ class BC(LearningAlgorithm):
     name: ClassVar[str] = "bc"
     capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "Box"), "offline", Batch)
 
-    batch_agent_steps: int = 4_000
-    epochs: int = 1
-    minibatch_agent_steps: int = 128
-    learning_rate: ScheduledFloat = 1e-3
-    max_grad_norm: ScheduledFloat = 10.0
+    batch_agent_steps: Steps = 4_000
+    epochs: SmallCount = 1
+    minibatch_agent_steps: Steps = 128
+    learning_rate: OrSchedule[LearningRate] = 1e-3
+    max_grad_norm: OrSchedule[Threshold] = 10.0
     optimizer: Optimizer = Adam()
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:

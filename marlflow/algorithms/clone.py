@@ -17,7 +17,8 @@ from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm, Membe
 from marlflow.algorithms.bc import BCLoss, Cloner
 from marlflow.base.batch import Decisions
 from marlflow.base.items import Fragment
-from marlflow.base.schedules import ScheduledFloat
+from marlflow.base.ranges import LearningRate, Steps, StepsOrZero, Threshold
+from marlflow.base.schedules import OrSchedule
 from marlflow.base.spaces import Spaces
 from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
 from marlflow.learner.optimizer import Adam, Optimizer
@@ -41,14 +42,14 @@ class Clone(LearningAlgorithm):
         ("Discrete", "Box"), "off-policy", Decisions, replay=True, imitates=True
     )
 
-    batch_agent_steps: int = 128
-    train_every_agent_steps: int = 8
-    learning_starts_agent_steps: int = 1_000
-    store_agent_steps: int = 1
-    replay_agent_steps: int = 200_000
-    learning_rate: ScheduledFloat = 1e-3
-    publish_every_updates: int = 10
-    max_grad_norm: ScheduledFloat = 10.0
+    batch_agent_steps: Steps = 128
+    train_every_agent_steps: Steps = 8
+    learning_starts_agent_steps: StepsOrZero = 1_000
+    store_agent_steps: Steps = 1
+    replay_agent_steps: Steps = 200_000
+    learning_rate: OrSchedule[LearningRate] = 1e-3
+    publish_every_updates: Steps = 10
+    max_grad_norm: OrSchedule[Threshold] = 10.0
     optimizer: Optimizer = Adam()
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:

@@ -19,7 +19,18 @@ from marlflow.algorithms.deterministic_loss import (
 )
 from marlflow.algorithms.replay_actor_critic import ReplayActorCritic
 from marlflow.base.batch import Transitions
-from marlflow.base.schedules import ScheduledFloat, initial_value
+from marlflow.base.ranges import (
+    ActorLearningRate,
+    Discount,
+    LearningRate,
+    Noise,
+    SmallCount,
+    SomeShare,
+    Steps,
+    StepsOrZero,
+    Threshold,
+)
+from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.learner.loss_groups import LossGroup
 from marlflow.learner.optimizer import Adam, Optimizer
@@ -35,20 +46,20 @@ class DDPG(ReplayActorCritic):
         ("Box",), "off-policy", Transitions, replay=True, as_learned="greedy"
     )
 
-    batch_agent_steps: int = 256
-    train_every_agent_steps: int = 1
-    learning_starts_agent_steps: int = 1_000
-    store_agent_steps: int = 1
-    replay_agent_steps: int = 100_000
-    learning_rate: ScheduledFloat = 1e-3
-    actor_learning_rate: ScheduledFloat = 1e-4
-    discount: float = 0.99
-    n_step: int = 1
-    exploration_noise: ScheduledFloat = 0.1
-    tau: ScheduledFloat = 0.005
-    target_every_updates: int = 1
-    publish_every_updates: int = 10
-    max_grad_norm: ScheduledFloat = float("inf")
+    batch_agent_steps: Steps = 256
+    train_every_agent_steps: Steps = 1
+    learning_starts_agent_steps: StepsOrZero = 1_000
+    store_agent_steps: Steps = 1
+    replay_agent_steps: Steps = 100_000
+    learning_rate: OrSchedule[LearningRate] = 1e-3
+    actor_learning_rate: OrSchedule[ActorLearningRate] = 1e-4
+    discount: Discount = 0.99
+    n_step: SmallCount = 1
+    exploration_noise: OrSchedule[Noise] = 0.1
+    tau: OrSchedule[SomeShare] = 0.005
+    target_every_updates: Steps = 1
+    publish_every_updates: Steps = 10
+    max_grad_norm: OrSchedule[Threshold] = float("inf")
     optimizer: Optimizer = Adam()
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> DeterministicNetwork:

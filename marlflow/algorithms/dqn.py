@@ -18,7 +18,18 @@ from marlflow.algorithms.off_policy import OffPolicyAlgorithm
 from marlflow.base.batch import Transitions
 from marlflow.base.items import Fragment
 from marlflow.base.problems import Problem
-from marlflow.base.schedules import Linear, Schedule, ScheduledFloat, initial_value
+from marlflow.base.ranges import (
+    Discount,
+    Finite,
+    LearningRate,
+    Share,
+    SmallCount,
+    SomeShare,
+    Steps,
+    StepsOrZero,
+    Threshold,
+)
+from marlflow.base.schedules import Linear, OrSchedule, Schedule, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
 from marlflow.learner.loss import LossFunction
@@ -44,28 +55,28 @@ class DQN(OffPolicyAlgorithm):
         ("Discrete",), "off-policy", Transitions, replay=True, as_learned="greedy"
     )
 
-    batch_agent_steps: int = 64
-    train_every_agent_steps: int = 8
-    learning_starts_agent_steps: int = 1_000
-    store_agent_steps: int = 1
-    replay_agent_steps: int = 100_000
-    learning_rate: ScheduledFloat = 5e-4
-    discount: float = 0.99
-    n_step: int = 3
+    batch_agent_steps: Steps = 64
+    train_every_agent_steps: Steps = 8
+    learning_starts_agent_steps: StepsOrZero = 1_000
+    store_agent_steps: Steps = 1
+    replay_agent_steps: Steps = 100_000
+    learning_rate: OrSchedule[LearningRate] = 5e-4
+    discount: Discount = 0.99
+    n_step: SmallCount = 3
     double: bool = True
     dueling: bool = False
-    atoms: int = 1
-    value_min: float = -10.0
-    value_max: float = 10.0
+    atoms: SmallCount = 1
+    value_min: Finite = -10.0
+    value_max: Finite = 10.0
     prioritized: bool = False
-    priority_alpha: float = 0.6
-    priority_beta: ScheduledFloat = 0.4
-    target_every_updates: int = 200
-    tau: ScheduledFloat = 1.0
-    publish_every_updates: int = 10
-    epsilon: ScheduledFloat = Linear(1.0, 0.05, 10_000)
-    huber_delta: ScheduledFloat = 1.0
-    max_grad_norm: ScheduledFloat = 10.0
+    priority_alpha: Share = 0.6
+    priority_beta: OrSchedule[Share] = 0.4
+    target_every_updates: Steps = 200
+    tau: OrSchedule[SomeShare] = 1.0
+    publish_every_updates: Steps = 10
+    epsilon: OrSchedule[Share] = Linear(1.0, 0.05, 10_000)
+    huber_delta: OrSchedule[Threshold] = 1.0
+    max_grad_norm: OrSchedule[Threshold] = 10.0
     optimizer: Optimizer = Adam()
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:

@@ -9,6 +9,7 @@ from typing import ClassVar, Literal, TypeVar
 
 from marlflow.algorithms.scripted import ActsOnly
 from marlflow.base.errors import MarlflowError
+from marlflow.base.ranges import StepsOrZero
 from marlflow.base.spaces import Spaces
 from marlflow.policy.actor import Actor
 from marlflow.policy.torso import TorsoConfig
@@ -29,7 +30,7 @@ class FromRun:
 
     run: str | Path
     policy: str | None = None
-    checkpoint: Literal["best"] | int | None = None
+    checkpoint: Literal["best"] | StepsOrZero | None = None
     parts: Sequence[str] | None = None
     trust: Sequence[str] = ()
     copies: str | None = field(default=None, init=False, repr=False, compare=False)
@@ -50,7 +51,7 @@ class Frozen(ActsOnly):
 
     run: str | Path
     policy: str | None = None
-    checkpoint: Literal["best"] | int | None = None
+    checkpoint: Literal["best"] | StepsOrZero | None = None
     trust: Sequence[str] = ()
     copies: str | None = field(default=None, init=False, repr=False, compare=False)
 

@@ -20,7 +20,8 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.base.items import Fragment
 from marlflow.base.joint import EstimatedJointBatches, JointBatches
 from marlflow.base.problems import Problem
-from marlflow.base.schedules import ScheduledFloat, initial_value
+from marlflow.base.ranges import CountOrZero, Discount, LearningRate, Share, SmallCount, Steps, Threshold, Weight
+from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
 from marlflow.learner.loss import LossFunction
@@ -43,22 +44,22 @@ class HAPPO(JointAlgorithm):
         STOCHASTIC_ACTIONS, "on-policy", EstimatedJointBatches, joint=True
     )
 
-    batch_agent_steps: int = 4_000
-    epochs: int = 10
-    minibatch_agent_steps: int = 2_000
-    learning_rate: ScheduledFloat = 5e-4
-    discount: ScheduledFloat = 0.99
-    gae_lambda: ScheduledFloat = 0.95
-    clip_range: ScheduledFloat = 0.2
-    value_clip_range: float | None = None
-    value_coefficient: ScheduledFloat = 0.5
-    entropy_coefficient: ScheduledFloat = 0.01
-    max_grad_norm: ScheduledFloat = 0.5
+    batch_agent_steps: Steps = 4_000
+    epochs: SmallCount = 10
+    minibatch_agent_steps: Steps = 2_000
+    learning_rate: OrSchedule[LearningRate] = 5e-4
+    discount: OrSchedule[Discount] = 0.99
+    gae_lambda: OrSchedule[Share] = 0.95
+    clip_range: OrSchedule[Threshold] = 0.2
+    value_clip_range: Threshold | None = None
+    value_coefficient: OrSchedule[Weight] = 0.5
+    entropy_coefficient: OrSchedule[Weight] = 0.01
+    max_grad_norm: OrSchedule[Threshold] = 0.5
     optimizer: Optimizer = Adam(eps=1e-5)
     normalize_values: bool = True
     critic_sees: Sequence[CriticSees] = ("state", "agent")
     bootstrap_at_death: bool = False
-    max_staleness: int = 0
+    max_staleness: CountOrZero = 0
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
         estimate = JointAdvantages(

@@ -14,7 +14,8 @@ from marlflow.algorithms.a2c import ActorCriticAlgorithm
 from marlflow.algorithms.algorithm import STOCHASTIC_ACTIONS, Capabilities
 from marlflow.base.batch import EstimatedBatch
 from marlflow.base.items import Fragment
-from marlflow.base.schedules import ScheduledFloat, initial_value
+from marlflow.base.ranges import Count, Share, Steps, Threshold
+from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.flow import Flow, Plan
 from marlflow.learner.protocol import Learner
 from marlflow.replay.protocol import Replay
@@ -28,11 +29,11 @@ class IMPALA(ActorCriticAlgorithm):
     name: ClassVar[str] = "impala"
     capabilities: ClassVar[Capabilities] = Capabilities(STOCHASTIC_ACTIONS, "off-policy", EstimatedBatch)
 
-    batch_agent_steps: int = 500
-    queue_fragments: int = 4
-    trace_lambda: ScheduledFloat = 1.0
-    rho_max: ScheduledFloat = 1.0
-    c_max: ScheduledFloat = 1.0
+    batch_agent_steps: Steps = 500
+    queue_fragments: Count = 4
+    trace_lambda: OrSchedule[Share] = 1.0
+    rho_max: OrSchedule[Threshold] = 1.0
+    c_max: OrSchedule[Threshold] = 1.0
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay] = ()) -> Plan:
         trace = map(initial_value, (self.discount, self.trace_lambda, self.rho_max, self.c_max))

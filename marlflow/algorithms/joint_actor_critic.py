@@ -10,7 +10,8 @@ from marlflow.algorithms.off_policy import JointOffPolicyActorCritic
 from marlflow.base.items import Fragment
 from marlflow.base.joint_transitions import JointTransitions
 from marlflow.base.problems import Problem
-from marlflow.base.schedules import ScheduledFloat, initial_value
+from marlflow.base.ranges import SomeShare, Steps
+from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
 from marlflow.learner.protocol import Learner
@@ -27,12 +28,12 @@ class JointActorCritic(JointOffPolicyActorCritic):
     Windows are one step long: with more, agents that end apart would need windows of their own.
     """
 
-    batch_agent_steps: int
-    train_every_agent_steps: int
-    store_agent_steps: int
-    tau: ScheduledFloat
-    target_every_updates: int
-    publish_every_updates: int
+    batch_agent_steps: Steps
+    train_every_agent_steps: Steps
+    store_agent_steps: Steps
+    tau: OrSchedule[SomeShare]
+    target_every_updates: Steps
+    publish_every_updates: Steps
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
         (replay,) = replays

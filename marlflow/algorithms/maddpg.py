@@ -22,7 +22,19 @@ from marlflow.algorithms.joint_deterministic import (
     deterministic_groups,
 )
 from marlflow.base.joint_transitions import JointTransitions
-from marlflow.base.schedules import ScheduledFloat, initial_value
+from marlflow.base.ranges import (
+    ActorLearningRate,
+    Discount,
+    LearningRate,
+    Noise,
+    PositiveWeight,
+    SomeShare,
+    Steps,
+    StepsOrZero,
+    Threshold,
+    Weight,
+)
+from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.learner.loss_groups import LossGroup
 from marlflow.learner.optimizer import Adam, Optimizer
@@ -42,21 +54,21 @@ class MADDPG(JointActorCritic):
 
     critic_sees: Sequence[JointCriticSees] = ("observations",)
     others: Others = "replay"
-    batch_agent_steps: int = 512
-    train_every_agent_steps: int = 32
-    learning_starts_agent_steps: int = 4_000
-    store_agent_steps: int = 1
-    replay_agent_steps: int = 200_000
-    learning_rate: ScheduledFloat = 1e-3
-    actor_learning_rate: ScheduledFloat = 1e-3
-    discount: float = 0.95
-    exploration_noise: ScheduledFloat = 0.1
-    gumbel_temperature: float = 1.0
-    logit_penalty: float = 1e-3
-    tau: ScheduledFloat = 0.01
-    target_every_updates: int = 1
-    publish_every_updates: int = 1
-    max_grad_norm: ScheduledFloat = float("inf")
+    batch_agent_steps: Steps = 512
+    train_every_agent_steps: Steps = 32
+    learning_starts_agent_steps: StepsOrZero = 4_000
+    store_agent_steps: Steps = 1
+    replay_agent_steps: Steps = 200_000
+    learning_rate: OrSchedule[LearningRate] = 1e-3
+    actor_learning_rate: OrSchedule[ActorLearningRate] = 1e-3
+    discount: Discount = 0.95
+    exploration_noise: OrSchedule[Noise] = 0.1
+    gumbel_temperature: PositiveWeight = 1.0
+    logit_penalty: Weight = 1e-3
+    tau: OrSchedule[SomeShare] = 0.01
+    target_every_updates: Steps = 1
+    publish_every_updates: Steps = 1
+    max_grad_norm: OrSchedule[Threshold] = float("inf")
     optimizer: Optimizer = Adam()
 
     def network(self, members: Mapping[str, Member], seed: int) -> JointDeterministicNetwork:

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeAlias
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm
 from marlflow.base.items import Fragment
-from marlflow.base.schedules import ScheduledFloat, initial_value
+from marlflow.base.ranges import CountOrZero, Discount, LearningRate, Range, Share, SmallCount, Steps, Threshold
+from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
 from marlflow.flow.relocate import Where
@@ -44,19 +45,19 @@ class MAML(LearningAlgorithm):
     capabilities: ClassVar[Capabilities] = Capabilities(("Discrete",), "on-policy", TaskBatch, tasks=True)
     stages: ClassVar[Mapping[str, Where]] = {"Adapt": "worker"}
 
-    batch_agent_steps: int = 1
-    inner_steps: int = 1
-    inner_learning_rate: float = 0.3
+    batch_agent_steps: Steps = 1
+    inner_steps: Annotated[int, Range(1, 1_000)] = 1
+    inner_learning_rate: Annotated[float, Range(0.0, 10.0)] = 0.3
     order: Order = "second"
-    epochs: int = 5
-    minibatch_tasks: int | None = None
-    learning_rate: ScheduledFloat = 1e-3
-    discount: ScheduledFloat = 0.99
-    gae_lambda: ScheduledFloat = 0.97
-    clip_range: ScheduledFloat = 0.2
-    max_grad_norm: ScheduledFloat = 0.5
+    epochs: SmallCount = 5
+    minibatch_tasks: SmallCount | None = None
+    learning_rate: OrSchedule[LearningRate] = 1e-3
+    discount: OrSchedule[Discount] = 0.99
+    gae_lambda: OrSchedule[Share] = 0.97
+    clip_range: OrSchedule[Threshold] = 0.2
+    max_grad_norm: OrSchedule[Threshold] = 0.5
     optimizer: Optimizer = Adam(eps=1e-5)
-    max_staleness: int = 0
+    max_staleness: CountOrZero = 0
 
     @property
     def learner_sees_every_row(self) -> bool:
@@ -76,9 +77,8 @@ class MAML(LearningAlgorithm):
 
     def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> AdaptedActor:
         # Workers need no second derivatives: these are taken in the loss.
-        return AdaptedActor(
-            _network(spaces, model, seed), self.inner_steps, InnerStep(self.inner_learning_rate, "first")
-        )
+        step = InnerStep(self.inner_learning_rate, "first")
+        return AdaptedActor(_network(spaces, model, seed), self.inner_steps, step)
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> MetaActor:
         return MetaActor(_network(spaces, model, seed))

@@ -12,7 +12,8 @@ from typing import ClassVar
 
 from marlflow.algorithms.ppo import PPO
 from marlflow.base.critic_input import CriticSees
-from marlflow.base.schedules import ScheduledFloat
+from marlflow.base.ranges import LearningRate, Steps
+from marlflow.base.schedules import OrSchedule
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class MAPPO(PPO):
 
     name: ClassVar[str] = "mappo"
 
-    minibatch_agent_steps: int = 2_000
-    learning_rate: ScheduledFloat = 5e-4
+    minibatch_agent_steps: Steps = 2_000
+    learning_rate: OrSchedule[LearningRate] = 5e-4
     normalize_values: bool = True
     critic_sees: Sequence[CriticSees] = ("state", "obs", "agent")

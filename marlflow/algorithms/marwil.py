@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm
 from marlflow.base.batch import EstimatedBatch
 from marlflow.base.items import Fragment
-from marlflow.base.schedules import ScheduledFloat, initial_value
+from marlflow.base.ranges import Discount, LearningRate, PositiveWeight, Share, SmallCount, Steps, Threshold, Weight
+from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
 from marlflow.learner.loss import LossTerms
@@ -42,17 +43,17 @@ class MARWIL(LearningAlgorithm):
     name: ClassVar[str] = "marwil"
     capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "Box"), "offline", EstimatedBatch)
 
-    batch_agent_steps: int = 4_000
-    epochs: int = 1
-    minibatch_agent_steps: int = 128
-    learning_rate: ScheduledFloat = 1e-3
-    discount: ScheduledFloat = 0.99
-    beta: ScheduledFloat = 1.0
-    max_weight: ScheduledFloat = 20.0
-    value_coefficient: ScheduledFloat = 1.0
-    scale_start: float = 1.0
-    scale_rate: float = 0.1
-    max_grad_norm: ScheduledFloat = 10.0
+    batch_agent_steps: Steps = 4_000
+    epochs: SmallCount = 1
+    minibatch_agent_steps: Steps = 128
+    learning_rate: OrSchedule[LearningRate] = 1e-3
+    discount: OrSchedule[Discount] = 0.99
+    beta: OrSchedule[Weight] = 1.0
+    max_weight: OrSchedule[Threshold] = 20.0
+    value_coefficient: OrSchedule[Weight] = 1.0
+    scale_start: PositiveWeight = 1.0
+    scale_rate: Share = 0.1
+    max_grad_norm: OrSchedule[Threshold] = 10.0
     optimizer: Optimizer = Adam()
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:

@@ -26,7 +26,19 @@ from marlflow.algorithms.joint_soft import (
 from marlflow.algorithms.joint_soft_actor import JointSoftActorLoss, JointTemperatureLoss, TargetEntropy
 from marlflow.algorithms.sac_temperature import Temperature
 from marlflow.base.joint_transitions import JointTransitions
-from marlflow.base.schedules import ScheduledFloat, initial_value
+from marlflow.base.ranges import (
+    Discount,
+    Finite,
+    LearningRate,
+    PositiveWeight,
+    Share,
+    SomeShare,
+    Steps,
+    StepsOrZero,
+    Threshold,
+    Weight,
+)
+from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.learner.loss_groups import LossGroup
 from marlflow.learner.optimizer import Adam, Optimizer
@@ -46,21 +58,21 @@ class MASAC(JointActorCritic):
 
     critic_sees: Sequence[JointCriticSees] = ("observations",)
     others: Others = "replay"
-    batch_agent_steps: int = 512
-    train_every_agent_steps: int = 32
-    learning_starts_agent_steps: int = 4_000
-    store_agent_steps: int = 1
-    replay_agent_steps: int = 200_000
-    learning_rate: ScheduledFloat = 3e-4
-    discount: float = 0.95
-    temperature: ScheduledFloat | None = None
-    initial_temperature: float = 1.0
-    target_entropy: float | None = None
-    target_entropy_share: float = 0.5
-    tau: ScheduledFloat = 0.01
-    target_every_updates: int = 1
-    publish_every_updates: int = 1
-    max_grad_norm: ScheduledFloat = float("inf")
+    batch_agent_steps: Steps = 512
+    train_every_agent_steps: Steps = 32
+    learning_starts_agent_steps: StepsOrZero = 4_000
+    store_agent_steps: Steps = 1
+    replay_agent_steps: Steps = 200_000
+    learning_rate: OrSchedule[LearningRate] = 3e-4
+    discount: Discount = 0.95
+    temperature: OrSchedule[Weight] | None = None
+    initial_temperature: PositiveWeight = 1.0
+    target_entropy: Finite | None = None
+    target_entropy_share: Share = 0.5
+    tau: OrSchedule[SomeShare] = 0.01
+    target_every_updates: Steps = 1
+    publish_every_updates: Steps = 1
+    max_grad_norm: OrSchedule[Threshold] = float("inf")
     optimizer: Optimizer = Adam()
 
     def network(self, members: Mapping[str, Member], seed: int) -> JointSoftNetwork:

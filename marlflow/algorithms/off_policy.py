@@ -19,6 +19,7 @@ from marlflow.base.joint_segments import TeamReward
 from marlflow.base.joint_sequence_transitions import JointSequenceTransitions
 from marlflow.base.joint_transitions import JointTransitions
 from marlflow.base.problems import Problem
+from marlflow.base.ranges import Discount, SmallCount, Steps, StepsOrZero
 from marlflow.base.schedules import initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.policy.actor import WeightedActor
@@ -38,10 +39,10 @@ class OffPolicySettings(TorchAlgorithm):
 
     has_target: ClassVar[bool] = True
 
-    learning_starts_agent_steps: int
-    replay_agent_steps: int
-    discount: float
-    n_step: int = 1
+    learning_starts_agent_steps: StepsOrZero
+    replay_agent_steps: Steps
+    discount: Discount
+    n_step: SmallCount = 1
 
     def validate(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
         problems = super().validate(spaces, model)
@@ -95,8 +96,8 @@ class JointOffPolicyAlgorithm(OffPolicySettings, JointAlgorithm):
     """
 
     team_reward: TeamReward = "mean"
-    sequence_agent_steps: int = 20
-    burn_in_agent_steps: int = 10
+    sequence_agent_steps: Steps = 20
+    burn_in_agent_steps: StepsOrZero = 10
 
     def validate(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
         problems = super().validate(spaces, model)

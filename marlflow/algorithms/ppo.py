@@ -16,7 +16,18 @@ from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
 from marlflow.base.batch import Batch, EstimatedBatch
 from marlflow.base.critic_input import OWN_OBSERVATION, CriticSees
 from marlflow.base.items import Fragment
-from marlflow.base.schedules import ScheduledFloat, initial_value
+from marlflow.base.ranges import (
+    Amount,
+    CountOrZero,
+    Discount,
+    LearningRate,
+    Share,
+    SmallCount,
+    Steps,
+    Threshold,
+    Weight,
+)
+from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
 from marlflow.learner.loss_groups import LossGroup
@@ -45,28 +56,28 @@ class PPO(LearningAlgorithm):
     name: ClassVar[str] = "ppo"
     capabilities: ClassVar[Capabilities] = Capabilities(STOCHASTIC_ACTIONS, "on-policy", EstimatedBatch)
 
-    batch_agent_steps: int = 4_000
-    epochs: int = 10
-    minibatch_agent_steps: int = 128
-    learning_rate: ScheduledFloat = 3e-4
-    discount: ScheduledFloat = 0.99
-    gae_lambda: ScheduledFloat = 0.95
-    clip_range: ScheduledFloat = 0.2
-    value_clip_range: float | None = None
-    value_coefficient: ScheduledFloat = 0.5
-    entropy_coefficient: ScheduledFloat = 0.01
-    max_grad_norm: ScheduledFloat = 0.5
+    batch_agent_steps: Steps = 4_000
+    epochs: SmallCount = 10
+    minibatch_agent_steps: Steps = 128
+    learning_rate: OrSchedule[LearningRate] = 3e-4
+    discount: OrSchedule[Discount] = 0.99
+    gae_lambda: OrSchedule[Share] = 0.95
+    clip_range: OrSchedule[Threshold] = 0.2
+    value_clip_range: Threshold | None = None
+    value_coefficient: OrSchedule[Weight] = 0.5
+    entropy_coefficient: OrSchedule[Weight] = 0.01
+    max_grad_norm: OrSchedule[Threshold] = 0.5
     optimizer: Optimizer = Adam(eps=1e-5)
     shared_torso: bool = False
     normalize_values: bool = False
     critic_sees: Sequence[CriticSees] = OWN_OBSERVATION
     bootstrap_at_death: bool = False
-    kl_to_reference: ScheduledFloat | None = None
-    max_staleness: int = 0
+    kl_to_reference: OrSchedule[Weight] | None = None
+    max_staleness: CountOrZero = 0
     normalize_advantages: bool = True
-    cost_limit: ScheduledFloat | None = None
-    multiplier_learning_rate: ScheduledFloat = 0.05
-    initial_multiplier: float = 0.0
+    cost_limit: OrSchedule[Amount] | None = None
+    multiplier_learning_rate: OrSchedule[Weight] = 0.05
+    initial_multiplier: Weight = 0.0
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
         estimate = Advantages(initial_value(self.discount), initial_value(self.gae_lambda), self.bootstrap_at_death)

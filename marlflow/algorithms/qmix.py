@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 
 from marlflow.algorithms.algorithm import Member
 from marlflow.algorithms.vdn import VDN
 from marlflow.base.problems import Problem
+from marlflow.base.ranges import Range, Width
 from marlflow.base.spaces import Spaces
 from marlflow.policy.mixers import MixerInput, MixerSees, MonotonicMixer
 from marlflow.policy.torso import TorsoConfig
@@ -28,8 +29,8 @@ class QMIX(VDN):
 
     mixer_sees: MixerSees = "state"
     squash_state: bool = True
-    embed_size: int = 32
-    hypernet_layers: int = 2
+    embed_size: Width = 32
+    hypernet_layers: Annotated[int, Range(1, 2)] = 2
 
     def validate(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
         problems = super().validate(spaces, model)

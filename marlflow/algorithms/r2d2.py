@@ -14,7 +14,8 @@ from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm, Membe
 from marlflow.algorithms.r2d2_loss import R2D2Loss
 from marlflow.base.items import Fragment
 from marlflow.base.problems import Problem
-from marlflow.base.schedules import Linear, ScheduledFloat, initial_value
+from marlflow.base.ranges import Discount, LearningRate, Share, SmallCount, SomeShare, Steps, StepsOrZero, Threshold
+from marlflow.base.schedules import Linear, OrSchedule, initial_value
 from marlflow.base.sequence_transitions import SequenceTransitions
 from marlflow.base.spaces import Spaces
 from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
@@ -38,26 +39,26 @@ class R2D2(LearningAlgorithm):
     )
     has_target: ClassVar[bool] = True
 
-    sequence_agent_steps: int = 20
-    burn_in_agent_steps: int = 10
-    batch_agent_steps: int = 640
-    train_every_agent_steps: int = 64
-    learning_starts_agent_steps: int = 2_000
-    store_agent_steps: int = 1
-    replay_agent_steps: int = 100_000
-    learning_rate: ScheduledFloat = 1e-3
-    discount: float = 0.99
-    n_step: int = 5
+    sequence_agent_steps: Steps = 20
+    burn_in_agent_steps: StepsOrZero = 10
+    batch_agent_steps: Steps = 640
+    train_every_agent_steps: Steps = 64
+    learning_starts_agent_steps: StepsOrZero = 2_000
+    store_agent_steps: Steps = 1
+    replay_agent_steps: Steps = 100_000
+    learning_rate: OrSchedule[LearningRate] = 1e-3
+    discount: Discount = 0.99
+    n_step: SmallCount = 5
     dueling: bool = True
-    squash_epsilon: float = 1e-3
-    priority_alpha: float = 0.9
-    priority_beta: ScheduledFloat = 0.6
-    priority_max_share: float = 0.9
-    target_every_updates: int = 200
-    tau: ScheduledFloat = 1.0
-    publish_every_updates: int = 10
-    epsilon: ScheduledFloat = Linear(1.0, 0.05, 20_000)
-    max_grad_norm: ScheduledFloat = 10.0
+    squash_epsilon: SomeShare = 1e-3
+    priority_alpha: Share = 0.9
+    priority_beta: OrSchedule[Share] = 0.6
+    priority_max_share: Share = 0.9
+    target_every_updates: Steps = 200
+    tau: OrSchedule[SomeShare] = 1.0
+    publish_every_updates: Steps = 10
+    epsilon: OrSchedule[Share] = Linear(1.0, 0.05, 20_000)
+    max_grad_norm: OrSchedule[Threshold] = 10.0
     optimizer: Optimizer = Adam()
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:

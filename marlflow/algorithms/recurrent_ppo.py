@@ -18,7 +18,8 @@ from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
 from marlflow.base.critic_input import OWN_OBSERVATION, CriticSees
 from marlflow.base.items import Fragment
 from marlflow.base.problems import Problem
-from marlflow.base.schedules import ScheduledFloat, initial_value
+from marlflow.base.ranges import CountOrZero, Discount, LearningRate, Share, SmallCount, Steps, Threshold, Weight
+from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.sequences import Sequences
 from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
@@ -38,23 +39,23 @@ class RecurrentPPO(LearningAlgorithm):
     name: ClassVar[str] = "recurrent_ppo"
     capabilities: ClassVar[Capabilities] = Capabilities(STOCHASTIC_ACTIONS, "on-policy", Sequences, memory="needed")
 
-    batch_agent_steps: int = 4_000
-    sequence_agent_steps: int = 16
-    epochs: int = 10
-    minibatch_agent_steps: int = 256
-    learning_rate: ScheduledFloat = 3e-4
-    discount: ScheduledFloat = 0.99
-    gae_lambda: ScheduledFloat = 0.95
-    clip_range: ScheduledFloat = 0.2
-    value_clip_range: float | None = None
-    value_coefficient: ScheduledFloat = 0.5
-    entropy_coefficient: ScheduledFloat = 0.01
-    max_grad_norm: ScheduledFloat = 0.5
+    batch_agent_steps: Steps = 4_000
+    sequence_agent_steps: Steps = 16
+    epochs: SmallCount = 10
+    minibatch_agent_steps: Steps = 256
+    learning_rate: OrSchedule[LearningRate] = 3e-4
+    discount: OrSchedule[Discount] = 0.99
+    gae_lambda: OrSchedule[Share] = 0.95
+    clip_range: OrSchedule[Threshold] = 0.2
+    value_clip_range: Threshold | None = None
+    value_coefficient: OrSchedule[Weight] = 0.5
+    entropy_coefficient: OrSchedule[Weight] = 0.01
+    max_grad_norm: OrSchedule[Threshold] = 0.5
     optimizer: Optimizer = Adam(eps=1e-5)
     normalize_values: bool = False
     critic_sees: Sequence[CriticSees] = OWN_OBSERVATION
     bootstrap_at_death: bool = False
-    max_staleness: int = 0
+    max_staleness: CountOrZero = 0
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay] = ()) -> Plan:
         estimate = Advantages(initial_value(self.discount), initial_value(self.gae_lambda), self.bootstrap_at_death)

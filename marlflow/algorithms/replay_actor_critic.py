@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from marlflow.algorithms.cost_stages import update_multiplier
 from marlflow.algorithms.off_policy import OffPolicyActorCritic
 from marlflow.base.items import Fragment
-from marlflow.base.schedules import ScheduledFloat, initial_value
+from marlflow.base.ranges import SomeShare, Steps
+from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
 from marlflow.learner.protocol import Learner
 from marlflow.replay.protocol import Replay
@@ -17,12 +18,12 @@ from marlflow.stages import Concat, Draw, Insert, Learn, NStep, Publish, SyncTar
 class ReplayActorCritic(OffPolicyActorCritic):
     """An OffPolicyActorCritic with the plan that DDPG, TD3 and SAC have in common; they have these settings."""
 
-    batch_agent_steps: int
-    train_every_agent_steps: int
-    store_agent_steps: int
-    tau: ScheduledFloat
-    target_every_updates: int
-    publish_every_updates: int
+    batch_agent_steps: Steps
+    train_every_agent_steps: Steps
+    store_agent_steps: Steps
+    tau: OrSchedule[SomeShare]
+    target_every_updates: Steps
+    publish_every_updates: Steps
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
         (replay,) = replays

@@ -21,7 +21,20 @@ from marlflow.algorithms.sac_costs import BoxCostLoss, DiscreteCostLoss, cost_cr
 from marlflow.algorithms.sac_discrete import DiscreteActorLoss, DiscreteCriticsLoss, DiscreteNetwork
 from marlflow.algorithms.sac_temperature import Temperature, TemperatureLoss
 from marlflow.base.batch import Transitions
-from marlflow.base.schedules import ScheduledFloat, initial_value
+from marlflow.base.ranges import (
+    Amount,
+    Discount,
+    Finite,
+    LearningRate,
+    PositiveWeight,
+    Share,
+    SomeShare,
+    Steps,
+    StepsOrZero,
+    Threshold,
+    Weight,
+)
+from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.learner.loss_groups import LossGroup
 from marlflow.learner.optimizer import Adam, Optimizer
@@ -35,25 +48,25 @@ class SAC(ReplayActorCritic):
     name: ClassVar[str] = "sac"
     capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "Box"), "off-policy", Transitions, replay=True)
 
-    batch_agent_steps: int = 256
-    train_every_agent_steps: int = 1
-    learning_starts_agent_steps: int = 1_000
-    store_agent_steps: int = 1
-    replay_agent_steps: int = 100_000
-    learning_rate: ScheduledFloat = 3e-4
-    discount: float = 0.99
-    temperature: ScheduledFloat | None = None
-    initial_temperature: float = 1.0
-    target_entropy: float | None = None
-    target_entropy_share: float = 0.5
-    tau: ScheduledFloat = 0.005
-    target_every_updates: int = 1
-    publish_every_updates: int = 10
-    max_grad_norm: ScheduledFloat = float("inf")
+    batch_agent_steps: Steps = 256
+    train_every_agent_steps: Steps = 1
+    learning_starts_agent_steps: StepsOrZero = 1_000
+    store_agent_steps: Steps = 1
+    replay_agent_steps: Steps = 100_000
+    learning_rate: OrSchedule[LearningRate] = 3e-4
+    discount: Discount = 0.99
+    temperature: OrSchedule[Weight] | None = None
+    initial_temperature: PositiveWeight = 1.0
+    target_entropy: Finite | None = None
+    target_entropy_share: Share = 0.5
+    tau: OrSchedule[SomeShare] = 0.005
+    target_every_updates: Steps = 1
+    publish_every_updates: Steps = 10
+    max_grad_norm: OrSchedule[Threshold] = float("inf")
     optimizer: Optimizer = Adam()
-    cost_limit: ScheduledFloat | None = None
-    multiplier_learning_rate: ScheduledFloat = 0.05
-    initial_multiplier: float = 0.0
+    cost_limit: OrSchedule[Amount] | None = None
+    multiplier_learning_rate: OrSchedule[Weight] = 0.05
+    initial_multiplier: Weight = 0.0
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> BoxNetwork | DiscreteNetwork:
         network: BoxNetwork | DiscreteNetwork

@@ -22,7 +22,8 @@ from marlflow.base.items import Fragment
 from marlflow.base.joint_segments import TeamReward
 from marlflow.base.joint_sequence_transitions import JointSequenceTransitions
 from marlflow.base.joint_transitions import JointTransitions
-from marlflow.base.schedules import Linear, ScheduledFloat, initial_value
+from marlflow.base.ranges import Discount, LearningRate, Share, SmallCount, SomeShare, Steps, StepsOrZero, Threshold
+from marlflow.base.schedules import Linear, OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
 from marlflow.learner.optimizer import Adam, Optimizer
@@ -63,31 +64,31 @@ class VDN(JointOffPolicyAlgorithm):
         ("Discrete",), "off-policy", JointTransitions, replay=True, joint=True, memory="optional", as_learned="greedy"
     )
 
-    batch_agent_steps: int = 384
-    train_every_agent_steps: int = 24
-    learning_starts_agent_steps: int = 3_000
-    store_agent_steps: int = 1
-    replay_agent_steps: int = 300_000
-    learning_rate: ScheduledFloat = 5e-4
-    discount: float = 0.99
-    n_step: int = 3
+    batch_agent_steps: Steps = 384
+    train_every_agent_steps: Steps = 24
+    learning_starts_agent_steps: StepsOrZero = 3_000
+    store_agent_steps: Steps = 1
+    replay_agent_steps: Steps = 300_000
+    learning_rate: OrSchedule[LearningRate] = 5e-4
+    discount: Discount = 0.99
+    n_step: SmallCount = 3
     team_reward: TeamReward = "mean"
     normalize_rewards: bool = False
-    sequence_agent_steps: int = 20
-    burn_in_agent_steps: int = 10
-    td_lambda: float = 0.6
+    sequence_agent_steps: Steps = 20
+    burn_in_agent_steps: StepsOrZero = 10
+    td_lambda: Share = 0.6
     double: bool = True
     dueling: bool = False
     prioritized: bool = False
-    priority_alpha: float = 0.6
-    priority_beta: ScheduledFloat = 0.4
-    priority_max_share: float = 0.9
-    target_every_updates: int = 200
-    tau: ScheduledFloat = 1.0
-    publish_every_updates: int = 10
-    epsilon: ScheduledFloat = Linear(1.0, 0.05, 100_000)
-    huber_delta: ScheduledFloat = float("inf")
-    max_grad_norm: ScheduledFloat = 10.0
+    priority_alpha: Share = 0.6
+    priority_beta: OrSchedule[Share] = 0.4
+    priority_max_share: Share = 0.9
+    target_every_updates: Steps = 200
+    tau: OrSchedule[SomeShare] = 1.0
+    publish_every_updates: Steps = 10
+    epsilon: OrSchedule[Share] = Linear(1.0, 0.05, 100_000)
+    huber_delta: OrSchedule[Threshold] = float("inf")
+    max_grad_norm: OrSchedule[Threshold] = 10.0
     optimizer: Optimizer = Adam()
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
@@ -132,8 +133,7 @@ class VDN(JointOffPolicyAlgorithm):
 
     def replay(self, name: str, members: Mapping[str, Member], seed: int) -> JointReplay:
         # Lambda returns are made of one-step rewards, by the loss.
-        is_recurrent = self.trains_on(members) is JointSequenceTransitions
-        settings = replace(self, n_step=1) if is_recurrent else self
+        settings = replace(self, n_step=1) if self.trains_on(members) is JointSequenceTransitions else self
         return JointOffPolicyAlgorithm.replay(settings, name, members, seed)
 
     def sampling(self) -> Uniform | Prioritized:

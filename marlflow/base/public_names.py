@@ -50,6 +50,7 @@ NAMES_BY_MODULE: Mapping[str, str] = {
     "marlflow.base.joint_transitions": "JointTransitions",
     "marlflow.base.problems": "Problem",
     "marlflow.base.random": "RowRandom",
+    "marlflow.base.ranges": "Range",
     "marlflow.base.schedules": "CosineDecay Linear PiecewiseConstant ScheduledFloat initial_value",
     "marlflow.base.train_batch": "TrainBatch",
     "marlflow.config.experiment": (

@@ -15,9 +15,10 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from marlflow.base.errors import ConfigInvalid
+from marlflow.base.ranges import Finite, Steps
 
 
 @runtime_checkable
@@ -29,6 +30,9 @@ class Schedule(Protocol):
         ...
 
 
+_Number = TypeVar("_Number", bound=float)
+OrSchedule: TypeAlias = _Number | Schedule
+"""A number or a schedule of numbers: `OrSchedule[Share]` is held to the range of a `Share` all the time."""
 ScheduledFloat: TypeAlias = float | Schedule
 """A number or a schedule."""
 _PLAIN = (bool, int, float, str, tuple, type(None))
@@ -38,9 +42,9 @@ _PLAIN = (bool, int, float, str, tuple, type(None))
 class Linear:
     """Changes linearly from `start` to `end` over `agent_steps`, then stays."""
 
-    start: float
-    end: float
-    agent_steps: int
+    start: Finite
+    end: Finite
+    agent_steps: Steps
 
     def __post_init__(self) -> None:
         _check_length(self.agent_steps)
@@ -53,9 +57,9 @@ class Linear:
 class CosineDecay:
     """Changes from `start` to `end` along half a cosine over `agent_steps`, then stays (arXiv:1608.03983)."""
 
-    start: float
-    end: float
-    agent_steps: int
+    start: Finite
+    end: Finite
+    agent_steps: Steps
 
     def __post_init__(self) -> None:
         _check_length(self.agent_steps)
@@ -72,8 +76,8 @@ class PiecewiseConstant:
     Raises ConfigInvalid unless there is one value more than steps, and the steps increase.
     """
 
-    values: Sequence[float]
-    at_agent_steps: Sequence[int]
+    values: Sequence[Finite]
+    at_agent_steps: Sequence[Steps]
 
     def __post_init__(self) -> None:
         if not self.values or len(self.values) != len(self.at_agent_steps) + 1:

@@ -123,7 +123,7 @@ def _prepared(overrides: list[str], config_dirs: Sequence[str]) -> Prepared:
 
 def _check(ready: Prepared, task: SuiteTask, scored: Sequence[str]) -> None:
     """Raise ConfigInvalid if the runs of a pair could not train, or could not be scored."""
-    from marlflow.config.checks import check, machines_of
+    from marlflow.checks.commands import check, machines_of
     from marlflow.config.recorded import with_settings
 
     problems: list[str] = []

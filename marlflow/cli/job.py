@@ -20,7 +20,7 @@ from marlflow.observe.first_lines import first_lines
 from marlflow.runtime.forked import template
 
 if TYPE_CHECKING:
-    from marlflow.config.validation import CheckedExperiment
+    from marlflow.config.checked import CheckedExperiment
     from marlflow.driver.train import Result
 
 ALL_OUTPUT = "--all-output"

@@ -13,7 +13,7 @@ from marlflow.cli.resume import recomposed
 from marlflow.config.trust import is_own
 
 if TYPE_CHECKING:
-    from marlflow.config.validation import CheckedExperiment
+    from marlflow.config.checked import CheckedExperiment
     from marlflow.runtime.saved_league import SavedLeague, SavedRun
 
 
@@ -22,7 +22,7 @@ def show_nash_conv(run: SavedRun, league: SavedLeague, trusts_all: bool, title: 
 
     Raises ConfigInvalid if it cannot be computed, or if the run's folder is not trusted.
     """
-    from marlflow.config.checks import check
+    from marlflow.checks.commands import check
     from marlflow.config.schema import read
     from marlflow.league.figures import draw_nash_conv
 
@@ -42,8 +42,8 @@ def show_nash_conv(run: SavedRun, league: SavedLeague, trusts_all: bool, title: 
 
 
 def _computed(run: SavedRun, league: SavedLeague, checked: CheckedExperiment) -> float:
+    from marlflow.checks.nash_conv import information_states, nash_conv_problems
     from marlflow.config.dealers import dealer_of
-    from marlflow.config.nash_conv import information_states, nash_conv_problems
     from marlflow.driver.nash_conv import MemberWeights, SolutionNashConv
     from marlflow.league.dealing import LeagueMatchmaker
     from marlflow.runtime.saved_league import matchmaker_state

@@ -111,7 +111,7 @@ def _key(override: str) -> str:
 
 
 def _resume(config: DictConfig, problems: Iterable[str], run_dir: Path) -> None:
-    from marlflow.config.checks import check, machines_of
+    from marlflow.checks.commands import check, machines_of
     from marlflow.config.schema import read
     from marlflow.driver.checkpointing import check_identity
     from marlflow.driver.other_runs import with_saved_members

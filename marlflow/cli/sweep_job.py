@@ -110,8 +110,8 @@ class SweepJob:
 
 
 def _train(config: DictConfig, run_dir: Path) -> Result:
+    from marlflow.checks.validation import from_config
     from marlflow.config.folders import existing_run_problems
-    from marlflow.config.schema import from_config
     from marlflow.driver.train import resume, train
 
     if restarted_run(run_dir):

@@ -28,7 +28,7 @@ from marlflow.config.compose import run_job
 from marlflow.config.overrides import Prepared
 
 if TYPE_CHECKING:
-    from marlflow.config.validation import CheckedExperiment
+    from marlflow.config.checked import CheckedExperiment
 
 _TIME = re.compile(r"\$\{now:([^}]*)\}")
 
@@ -79,7 +79,7 @@ def _as_written(config: DictConfig) -> Any:
 
 def check_run(ready: Prepared, problems: Sequence[str], several: bool) -> CheckedExperiment:
     """Check a run before its folder is made; in a sweep, the first job."""
-    from marlflow.config.checks import check, machines_of
+    from marlflow.checks.commands import check, machines_of
     from marlflow.config.folders import existing_run_problems, folder_problems
     from marlflow.config.schema import read
 

@@ -75,7 +75,7 @@ class TuneTrial:
             record.write(self.records)
 
     def _train(self, number: int, folder: Path, reported: Callable[[int, float | None], bool]) -> Result:
-        from marlflow.config.schema import from_config
+        from marlflow.checks.validation import from_config
 
         ready = prepared(Words(overrides=list(self.jobs[number]), config_dirs=list(self.config_dirs)))
         results: list[Result] = []

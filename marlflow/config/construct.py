@@ -14,7 +14,7 @@ from bdb import BdbQuit
 from collections import abc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass
-from typing import Any, Final, Literal, Union
+from typing import Annotated, Any, Final, Literal, Union
 
 import numpy as np
 import torch
@@ -198,6 +198,8 @@ _Fitter = Callable[[Any, Any, str, list[str]], Any]
 
 def _fitter(hint: Any) -> _Fitter:
     origin = typing.get_origin(hint)
+    if origin is Annotated:
+        return _fit_annotated
     if origin in (Union, types.UnionType):
         return _fit_union
     if origin is Literal:
@@ -213,6 +215,10 @@ def _fitter(hint: Any) -> _Fitter:
 
 def _fit_anything(value: Any, hint: Any, path: str, problems: list[str]) -> Any:  # noqa: ARG001
     return value
+
+
+def _fit_annotated(value: Any, hint: Any, path: str, problems: list[str]) -> Any:
+    return fit(value, hint.__origin__, path, problems)
 
 
 def _fit_union(value: Any, hint: Any, path: str, problems: list[str]) -> Any:
@@ -320,6 +326,8 @@ _WORDS: Mapping[Any, str] = {
 def described(hint: Any) -> str:
     """Describe an annotation for error messages."""
     origin = typing.get_origin(hint)
+    if origin is Annotated:
+        return described(hint.__origin__)
     if origin in (Union, types.UnionType):
         return " or ".join(described(member) for member in typing.get_args(hint))
     if origin is Literal:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 
+from marlflow.config.checked import CheckedExperiment
 from marlflow.config.experiment import Experiment
 from marlflow.config.league import league_matchmaker
-from marlflow.config.validation import CheckedExperiment
 from marlflow.league.league import StoreSettings
 from marlflow.league.sides import sides_of
 from marlflow.sampling.dealer import Dealer

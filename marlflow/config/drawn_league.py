@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from marlflow.config.checked import CheckedExperiment
 from marlflow.config.league import is_meta_game, mode_name
-from marlflow.config.validation import CheckedExperiment
 from marlflow.flow import Together, WorkBetweenRounds
 from marlflow.league.league import League
 from marlflow.league.psro import PSRO

@@ -4,13 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from marlflow.algorithms.algorithm import Algorithm
 from marlflow.algorithms.from_run import FromRun
 from marlflow.algorithms.ppo import PPO
 from marlflow.base.errors import ConfigInvalid
-from marlflow.base.schedules import ScheduledFloat
+from marlflow.base.ranges import (
+    Count,
+    CountOrZero,
+    CPUs,
+    CustomResources,
+    EpisodeCount,
+    Finite,
+    GPUs,
+    Processes,
+    Range,
+    Seed,
+    SomeShare,
+    Steps,
+    StepsOrZero,
+)
+from marlflow.base.schedules import OrSchedule
 from marlflow.env.pettingzoo_registry import TARGET as PETTINGZOO
 from marlflow.flow.relocate import Where
 from marlflow.league.league import League
@@ -42,8 +57,8 @@ class Env:
     factory: Callable[..., Any] | str
     arguments: Mapping[str, Any] = field(default_factory=dict)
     wrappers: Sequence[Callable[[Any], Any]] = ()
-    num_envs: int = _UnsetNumEnvs(16)
-    step_timeout_s: float | None = None
+    num_envs: Annotated[int, Range(1, 10**6)] = _UnsetNumEnvs(16)
+    step_timeout_s: Annotated[float, Range(0.001, 1e6, unit=" seconds")] | None = None
     batched: bool | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:
@@ -69,18 +84,18 @@ class PolicyStop:
     Its policies then act with their last weights. `agent_steps` is their total; each has to reach `return_mean`.
     """
 
-    agent_steps: int | None = None
-    return_mean: float | None = None
+    agent_steps: Steps | None = None
+    return_mean: Finite | None = None
 
 
 @dataclass(frozen=True)
 class PlacementOverrides:
     """Override the run's `placement.learners` for one learner; None keeps the run's value."""
 
-    num_learners: int | None = None
-    num_cpus: float | None = None
-    num_gpus: float | None = None
-    resources: Mapping[str, float] | None = None
+    num_learners: Processes | None = None
+    num_cpus: CPUs | None = None
+    num_gpus: GPUs | None = None
+    resources: Mapping[str, CustomResources] | None = None
     node: str | None = None
     replay: Literal["with_learner", "own"] | None = None
     device: str | None = None
@@ -97,7 +112,7 @@ class RunPlacement:
     """
 
     learners: LearnerPlacement = field(default_factory=LearnerPlacement)
-    shared_gpus: float | None = None
+    shared_gpus: Annotated[float, Range(0.0, 1e5, above=True)] | None = None
     inference: InferencePlacement | None = None
     spread: bool = False
 
@@ -111,7 +126,7 @@ class OfflineData:
 
     folder: str
     policy: str | None = None
-    passes: int = 1
+    passes: Count = 1
 
 
 @dataclass(frozen=True)
@@ -153,12 +168,12 @@ class Policy:
     model: TorsoConfig = field(default_factory=MLP)
     placement: PlacementOverrides = field(default_factory=PlacementOverrides)
     stop: PolicyStop = field(default_factory=PolicyStop)
-    queue_fragments: int | None = None
+    queue_fragments: Count | None = None
     experience: OfflineData | None = None
     learns_from: Sequence[str] | None = None
     init: FromRun | None = None
     columns: Mapping[str, Literal["credited", "info"]] = field(default_factory=dict)
-    reward_from: Mapping[str, ScheduledFloat] = field(default_factory=dict)
+    reward_from: Mapping[str, OrSchedule[Finite]] = field(default_factory=dict)
 
     @property
     def row_columns(self) -> dict[str, Literal["credited", "info"]]:
@@ -182,7 +197,7 @@ class LearnerConfig:
     algorithm: Algorithm
     placement: PlacementOverrides = field(default_factory=PlacementOverrides)
     stop: PolicyStop = field(default_factory=PolicyStop)
-    queue_fragments: int | None = None
+    queue_fragments: Count | None = None
 
 
 @dataclass(frozen=True)
@@ -195,8 +210,8 @@ class Rollouts:
     "auto": where the environment is a functional one and all policies can be compiled.
     """
 
-    num_workers: int = 2
-    fragment_env_steps: int = 400
+    num_workers: Processes = 2
+    fragment_env_steps: Steps = 400
     pace: Literal["lockstep", "overlap", "asynchronous"] = "lockstep"
     compiled: bool | Literal["auto"] = "auto"
     placement: Resources = field(default_factory=Resources)
@@ -211,10 +226,10 @@ class Stop:
     evaluation. Updates get a quarter of it, at most 5 s.
     """
 
-    env_steps: int | None = None
-    time_s: float | None = None
-    policies: Mapping[str, float] = field(default_factory=dict)
-    grace_period_s: float = 30.0
+    env_steps: Steps | None = None
+    time_s: Annotated[float, Range(0.0, 1e9, above=True, unit=" seconds")] | None = None
+    policies: Mapping[str, Finite] = field(default_factory=dict)
+    grace_period_s: Annotated[float, Range(0.0, 1e6, unit=" seconds")] = 30.0
 
 
 @dataclass(frozen=True)
@@ -228,17 +243,17 @@ class Faults:
     `closes_failed`: environments whose `close()` raised or took too long. `callbacks_failed`: None is any number.
     """
 
-    env_errors: int = 0
-    env_hangs: int = 0
-    workers_lost: int = 100
-    learners_lost: int = 20
-    replays_lost: int = 20
-    updates_skipped: int = 100
-    checkpoints_failed: int = 3
-    reports_failed: int = 10
-    records_failed: int = 3
-    closes_failed: int = 100
-    callbacks_failed: int | None = None
+    env_errors: CountOrZero = 0
+    env_hangs: CountOrZero = 0
+    workers_lost: CountOrZero = 100
+    learners_lost: CountOrZero = 20
+    replays_lost: CountOrZero = 20
+    updates_skipped: CountOrZero = 100
+    checkpoints_failed: CountOrZero = 3
+    reports_failed: CountOrZero = 10
+    records_failed: CountOrZero = 3
+    closes_failed: CountOrZero = 100
+    callbacks_failed: CountOrZero | None = None
 
 
 @dataclass(frozen=True)
@@ -250,11 +265,11 @@ class CheckpointConfig:
     running episodes are replayed, or start over if longer than `replay_max_env_steps`.
     """
 
-    every_env_steps: int | None = 50_000
-    keep: int = 2
+    every_env_steps: Steps | None = 50_000
+    keep: Count = 2
     best: str | None = None
     replay: Literal["rows", "none"] = "rows"
-    replay_max_env_steps: int = 10_000
+    replay_max_env_steps: StepsOrZero = 10_000
 
 
 @dataclass(frozen=True)
@@ -273,12 +288,12 @@ class Evaluation:
     longer (see `docs/concepts.md`). None: all are played, whatever they take.
     """
 
-    every_env_steps: int = 50_000
-    episodes: int = 20
-    final_episodes: int | None = None
+    every_env_steps: Steps = 50_000
+    episodes: EpisodeCount = 20
+    final_episodes: EpisodeCount | None = None
     mode: AskedMode = "as_learned"
     opponents: Sequence[str] | None = None
-    time_share: float | None = 0.1
+    time_share: SomeShare | None = 0.1
 
     @property
     def episodes_at_the_end(self) -> int:
@@ -295,7 +310,7 @@ class Evaluation:
 class Log:
     """Set where reports are written, and how often. `sinks` are further ones, such as WandbSink, by name."""
 
-    every_env_steps: int = 10_000
+    every_env_steps: Steps = 10_000
     console: Literal["auto", "live", "plain", "none"] = "auto"
     jsonl: bool = True
     tensorboard: bool = True
@@ -314,7 +329,7 @@ class RuntimeConfig:
 
     name: Literal["inline", "ray"] = "ray"
     address: str | None = None
-    object_store_bytes: int | None = None
+    object_store_bytes: Annotated[int, Range(75 * 2**20, 2**50, shown="78643200 (75 MiB)")] | None = None
     node_ip_address: str | None = None
     dashboard: bool = False
 
@@ -342,7 +357,7 @@ class Experiment:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     log: Log = field(default_factory=Log)
     record: Record | None = None
-    seed: int = 0
+    seed: Seed = 0
     name: str = "experiment"
     objective: str | None = None
     league: League | None = None

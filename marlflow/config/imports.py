@@ -20,12 +20,12 @@ from marlflow.base.links import check_links
 from marlflow.base.spaces import Spaces
 from marlflow.config.construct import LEFT, fit
 from marlflow.config.experiment import Policy
-from marlflow.config.memory import parameters_of
 from marlflow.config.settings import setting_problems
 from marlflow.config.shipped_parts import POLICY
 from marlflow.config.target_nodes import TARGET
 from marlflow.config.trust import listed, refusal, untrusted
 from marlflow.learner.extra_losses import without_extra_losses
+from marlflow.policy.tensors import parameters_of
 from marlflow.policy.torso import TorsoConfig
 from marlflow.runtime.checkpoint_notes import as_text
 from marlflow.runtime.saved_league import SavedRun, saved_run

@@ -13,8 +13,8 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import meant, nearest
 from marlflow.config.comments import names, text_of
 from marlflow.config.experiment import Env, Experiment
-from marlflow.config.ranges import name_problem
 from marlflow.config.schema import wrappers_of
+from marlflow.config.settings import name_problem
 from marlflow.config.target_nodes import ENV_KEYS, TARGET
 from marlflow.env import pettingzoo_registry
 

@@ -17,7 +17,7 @@ from marlflow.runtime.spec import LearnerPlacement, Resources
 # Ray counts GPUs in units of 1/10,000.
 _SMALLEST_GPU = 10_000
 _MOST_MACHINES = 10_000
-# As of RANGES["resources"].
+# As of CustomResources.
 _LARGEST = 1e15
 _OF_RAY = ("CPU", "GPU", "memory", "object_store_memory")
 _OF_RAY_LIKE = {name.upper(): name for name in _OF_RAY}

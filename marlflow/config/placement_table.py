@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from marlflow.config.validation import CheckedExperiment
+from marlflow.config.checked import CheckedExperiment
 from marlflow.runtime.process_layout import PlacedProcess, place_processes
 from marlflow.runtime.resources import Machines, requests_of
 from marlflow.runtime.spec import RunSpec

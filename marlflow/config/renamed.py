@@ -19,8 +19,10 @@ KEYS: Final = {
     "optimiser": "optimizer",
     "waiting_fragments": "queue_fragments",
 }
+_RANGE: Final = "Annotated[int, Range(0, <at most>)] on each of its fields"
 _HOOKS: Final = {
-    "from_0": "non_negative_fields",
+    "from_0": _RANGE,
+    "non_negative_fields": _RANGE,
     "only_for_actors": "actor_only_settings",
     "problems": "validate()",
     "sees_all_rows": "learner_sees_every_row",

@@ -24,7 +24,6 @@ from marlflow.config.learners import without_algorithm
 from marlflow.config.policy_assignment import PlaceholderMatchmaker
 from marlflow.config.renamed import KEYS, unknown_key
 from marlflow.config.target_nodes import TARGET, target_node, without_positional
-from marlflow.config.validation import problems_of
 from marlflow.env.make import Wrapper
 from marlflow.learner.extra_losses import ExtraLoss
 from marlflow.sampling.mapping import Rule
@@ -40,18 +39,11 @@ class _PlaceholderAlgorithm(Random):
     capabilities: ClassVar[Capabilities] = replace(Random.capabilities, trains_on=object)
 
 
-def from_config(config: DictConfig, earlier_problems: Sequence[str] = ()) -> Experiment:
-    """Build the experiment of a composed configuration; raise ConfigInvalid with all problems."""
-    problems = list(earlier_problems)
-    experiment = read(config, problems)
-    if problems:
-        raise ConfigInvalid([*problems, *(problems_of(experiment)[1] if experiment else ())])
-    assert experiment is not None
-    return experiment
-
-
 def read(config: DictConfig, problems: list[str]) -> Experiment | None:
-    """Convert like `from_config`, but append to `problems` and use defaults there; return None without an env."""
+    """Build the experiment of a composed configuration, with defaults for what is wrong; return None without an env.
+
+    Appends to `problems`.
+    """
     values = plain_values(config)
     # A recorded experiment may have policies without an algorithm too: from Python, that is PPO.
     problems += without_algorithm(values)

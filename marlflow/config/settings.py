@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass
+import functools
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
 
-from marlflow.algorithms.algorithm import TorchAlgorithm
 from marlflow.base.problems import Problem, ProblemKind
+from marlflow.base.ranges import INFINITY, Range, declared_range
 from marlflow.base.schedules import CosineDecay, Linear, PiecewiseConstant, Schedule
 from marlflow.config.construct import LEFT, fit
 from marlflow.config.experiment import Env, Experiment, Stop
-from marlflow.config.ranges import INFINITY, RANGES, REMARKS, Range, name_problem, text_problem
-from marlflow.config.signatures import hints_of
+from marlflow.config.recipes import settings_of
+from marlflow.config.signatures import hints_of, parameters_of
 from marlflow.env.frames import raised
-from marlflow.learner.optimizer import TorchOptimizer
-from marlflow.observe.callback import Callback
+from marlflow.learner.optimizer import TORCH_SETTINGS, TorchOptimizer
 
 # Fields whose contents are checked where they are used.
 _OPAQUE = {(Env, "arguments"), (Env, "wrappers")}
@@ -28,6 +29,9 @@ _WRITTEN_AS = {(Env, "factory"): "_target_"}
 
 _LATE_AGENT_STEPS = 2**62
 _ANY_NUMBER = Range(-INFINITY, INFINITY)
+_ANY_NUMBER_OR_INFINITY = Range(-INFINITY, INFINITY, infinite=True)
+_LONGEST_NAME, _LONGEST_TEXT = 100, 4_096
+_NO_FOLDER_NAME = re.compile(r'[/\\:*?"<>|\x00-\x1f\x7f]|^[.\s]|[.\s]$|^$')
 
 
 def setting_problems(value: Any, path: str = "") -> Iterator[Problem | str]:
@@ -42,7 +46,7 @@ def setting_problems(value: Any, path: str = "") -> Iterator[Problem | str]:
         if key in _OPAQUE:
             continue
         if key in _BY_NAME:
-            yield from _BY_NAME[key](value_found, path)
+            yield from _BY_NAME[key](value, path)
             continue
         where = _joined(path, _WRITTEN_AS.get(key, field.name))
         problems: list[str] = []
@@ -51,12 +55,7 @@ def setting_problems(value: Any, path: str = "") -> Iterator[Problem | str]:
             problems.append(f"{where} must be a {type(fitted).__name__}, not {value_found!r}")
         yield from (Problem(problem, kind=ProblemKind.WRONG_TYPE) for problem in problems)
         if not problems and fitted is not LEFT:
-            yield from _value_problems(value_found, where, range_of(type(value), field.name, field.default))
-
-
-def any_wrong_type(problems: Iterable[Problem | str]) -> bool:
-    """Return whether a value has a wrong type, so that other checks would fail."""
-    return any(isinstance(problem, Problem) and problem.kind is ProblemKind.WRONG_TYPE for problem in problems)
+            yield from _value_problems(value_found, where, range_of(kind, field.name))
 
 
 def schedules_out_of_range(schedule: Schedule, path: str, allowed: Range) -> Iterator[str]:
@@ -80,10 +79,11 @@ def schedules_out_of_range(schedule: Schedule, path: str, allowed: Range) -> Ite
 def remarks(experiment: Experiment) -> Iterator[str]:
     """Yield a note on each setting that is allowed but unusual."""
     for path, owner in _owners(experiment, ""):
+        kind: Callable[..., Any] = type(owner)
         for field in fields(owner):
-            value = getattr(owner, field.name)
-            if isinstance(value, int | float) and (remark := REMARKS.get((field.name, float(value)))):
-                yield f"{_joined(path, field.name)} is {value:g}: {remark}"
+            value, allowed = getattr(owner, field.name), range_of(kind, field.name)
+            if allowed.low_means and isinstance(value, int | float) and value == allowed.low:
+                yield f"{_joined(path, field.name)} is {value:g}: {allowed.low_means}"
     stop = experiment.stop
     if stop.env_steps is None and stop.time_s is None:
         yield (
@@ -122,8 +122,18 @@ def _value_problems(value: Any, path: str, allowed: Range) -> Iterator[Problem |
         yield from broken or schedules_out_of_range(value, path, allowed)
     elif is_dataclass(value):
         yield from setting_problems(value, path)
-    else:
+    elif isinstance(value, Mapping | Sequence):
         yield from _items_problems(value, path, allowed)
+    elif value is not None:
+        yield from _argument_problems(value, path)
+
+
+def _argument_problems(made: Any, path: str) -> Iterator[Problem | str]:
+    """Check the arguments of an object that a configuration made, by the ranges in its constructor."""
+    make: Callable[..., Any] = type(made)
+    for name, value in (settings_of(made) or {}).items():
+        if (allowed := range_of(make, name)) not in (_ANY_NUMBER, _ANY_NUMBER_OR_INFINITY):
+            yield from _value_problems(value, _joined(path, name), allowed)
 
 
 def _items_problems(values: Any, path: str, allowed: Range) -> Iterator[Problem | str]:
@@ -132,20 +142,25 @@ def _items_problems(values: Any, path: str, allowed: Range) -> Iterator[Problem 
             if problem := name_problem(str(key)) if path == "policies" else text_problem(str(key)):
                 yield f"a name in {path} {problem}, not {str(key)!r:.60}"
             yield from _value_problems(entry, _joined(path, str(key)), allowed)
-    elif isinstance(values, Sequence):
+    else:
         for number, entry in enumerate(values):
             yield from _value_problems(entry, f"{path}[{number}]", allowed)
 
 
-def _goal_problems(goals: Any, path: str) -> Iterator[Problem | str]:
+def _goal_problems(stop: Stop, path: str) -> Iterator[Problem | str]:
     """Check `Stop.policies`, written as `{prey: {return_mean: 150}}`."""
-    for name, goal in goals.items():
-        yield from _value_problems(goal, f"{path}.policies.{name}.return_mean", RANGES["return_mean"])
+    allowed = range_of(Stop, "policies")
+    for name, goal in stop.policies.items():
+        yield from _value_problems(goal, f"{path}.policies.{name}.return_mean", allowed)
 
 
-def _torch_problems(settings: Any, path: str) -> Iterator[Problem | str]:
-    for name, value in settings.items():
-        yield from _value_problems(value, f"{path}.{name}", RANGES.get(name, _ANY_NUMBER))
+def _torch_problems(optimizer: TorchOptimizer, path: str) -> Iterator[Problem | str]:
+    make = optimizer.make.func if isinstance(optimizer.make, functools.partial) else optimizer.make
+    # A class of torch, or one of a user's that has its constructor.
+    of_torch = str(getattr(make.__init__, "__module__", None)).startswith("torch.")
+    hints = TORCH_SETTINGS if of_torch else hints_of(make)
+    for name, value in optimizer.settings.items():
+        yield from _value_problems(value, f"{path}.{name}", declared_range(hints.get(name)) or _ANY_NUMBER)
 
 
 # Fields whose items have their own ranges.
@@ -155,18 +170,34 @@ _BY_NAME: Mapping[tuple[type, str], Callable[[Any, str], Iterator[Problem | str]
 }
 
 
-def range_of(owner: type, name: str, default: Any) -> Range:
-    """Return the range of a field; for a user's class, one derived from its default."""
-    for kind in owner.__mro__:
-        if f"{kind.__name__}.{name}" in RANGES:
-            return RANGES[f"{kind.__name__}.{name}"]
-    # Callbacks are no part of the experiment, so a `window` of theirs is not that of a league.
-    if name in RANGES and not issubclass(owner, Callback):
-        return RANGES[name]
-    if issubclass(owner, TorchAlgorithm) and type(default) is int:
-        # Whole numbers of a user's algorithm are counts, at least 1 unless it says otherwise.
-        return Range(int(name not in owner.non_negative_fields), 2**62)
-    return _ANY_NUMBER if default is MISSING or default != INFINITY else Range(-INFINITY, INFINITY, infinite=True)
+@functools.lru_cache(maxsize=4096)
+def range_of(make: Callable[..., Any], name: str) -> Range:
+    """Return the range that a class, or the nearest of its bases, declares for its field or argument `name`.
+
+    Without one, any number: infinity too, where it is the default.
+    """
+    declared = (declared_range(hints_of(kind).get(name)) for kind in getattr(make, "__mro__", (make,)))
+    if (found := next((one for one in declared if one is not None), None)) is not None:
+        return found
+    parameter = parameters_of(make).get(name)
+    return _ANY_NUMBER_OR_INFINITY if parameter is not None and parameter.default == INFINITY else _ANY_NUMBER
+
+
+def name_problem(value: str) -> str | None:
+    """Return what the name of a run or a policy should be; None if it can name a folder."""
+    if _NO_FOLDER_NAME.search(value) or len(value.encode(errors="replace")) > _LONGEST_NAME:
+        return (
+            f"must be a name for a folder: 1 to {_LONGEST_NAME} letters, digits, _, - and others, but no / \\ : * ? "
+            '" < > |, and neither dots nor spaces at its ends'
+        )
+    return None
+
+
+def text_problem(value: str) -> str | None:
+    """Return what a text should be; None if it is valid."""
+    if not value or len(value) > _LONGEST_TEXT or re.search(r"[\x00-\x1f\x7f]", value):
+        return f"must be a text of 1 to {_LONGEST_TEXT:,} characters in one line"
+    return None
 
 
 def _short(value: Any) -> str:

@@ -51,11 +51,15 @@ def positional_slots(
 
 @functools.lru_cache(maxsize=512)
 def hints_of(make: Callable[..., Any]) -> Mapping[str, Any]:
-    """Return the annotations of a callable's parameters; empty if they cannot be resolved."""
+    """Return the annotations of a callable's parameters, with their ranges; empty if they cannot be resolved."""
     # The annotations of a dataclass are its fields'; of another class, its constructor's.
     source: Any = make.__init__ if isinstance(make, type) and not is_dataclass(make) else make  # type: ignore[misc]
     try:
-        return typing.get_type_hints(source)
+        return typing.get_type_hints(source, include_extras=True)
     except (NameError, TypeError, AttributeError):
-        # Names imported only under TYPE_CHECKING do not exist at run time.
-        return {}
+        # Names imported only under TYPE_CHECKING do not exist at run time; those in the fields of bases may.
+        if not isinstance(source, type):
+            return {}
+        own = vars(source).get("__annotations__", {})
+        inherited = {name: hint for base in reversed(source.__bases__) for name, hint in hints_of(base).items()}
+        return {name: hint for name, hint in inherited.items() if name not in own}

@@ -23,13 +23,12 @@ from marlflow.base.problems import Problems
 from marlflow.config.experiment import Policy
 from marlflow.config.frozen import about, source_policy
 from marlflow.config.imports import imported_policy, size_problem, space_problem
-from marlflow.config.memory import parameters_of
 from marlflow.env.spaces_only import observation_rows
 from marlflow.learner.compute import ON_CPU
 from marlflow.learner.named_parameters import ACTOR, is_part, named_parameters
 from marlflow.policy.actor import RecurrentActor
 from marlflow.policy.network_actor import NetworkActor
-from marlflow.policy.tensors import as_tensor
+from marlflow.policy.tensors import as_tensor, parameters_of
 from marlflow.policy.unwrapped import network_of
 from marlflow.runtime.checkpoint_format import tensors_file
 from marlflow.runtime.spec import LearnerSpec, PolicySpec, RunSpec

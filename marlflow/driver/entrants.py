@@ -15,6 +15,7 @@ from marlflow.algorithms.scripted import Random
 from marlflow.base.errors import CheckpointUnusable, ConfigInvalid
 from marlflow.base.links import check_links
 from marlflow.base.spaces import Spaces
+from marlflow.config.checked import CheckedExperiment
 from marlflow.config.experiment import Policy
 from marlflow.config.imports import (
     configured_policy,
@@ -26,7 +27,6 @@ from marlflow.config.imports import (
     space_problem,
 )
 from marlflow.config.recorded import recorded_run
-from marlflow.config.validation import CheckedExperiment
 from marlflow.league.modes import pick
 from marlflow.league.sides import Sides
 from marlflow.policy.actor import AskedMode, WeightedActor

@@ -10,10 +10,10 @@ from typing import Any
 
 from marlflow.base.awaiting import begun
 from marlflow.base.errors import ConfigInvalid
-from marlflow.config.checks import runtime_of
+from marlflow.checks.commands import runtime_of
+from marlflow.config.checked import CheckedExperiment
 from marlflow.config.experiment import Experiment
 from marlflow.config.records import unlike_the_records
-from marlflow.config.validation import CheckedExperiment
 from marlflow.driver.entrants import Entrants
 from marlflow.driver.evaluation_tables import as_table
 from marlflow.driver.saved_experiment import FinishedRun, finished_run, sides_or_none

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from marlflow.base.awaiting import begun
 from marlflow.base.serialization import Tree
+from marlflow.config.checked import CheckedExperiment
 from marlflow.config.opponents import Pairing
-from marlflow.config.validation import CheckedExperiment
 from marlflow.driver.callbacks import Callbacks
 from marlflow.driver.episode_metrics import EvaluationContext, evaluation_metrics
 from marlflow.driver.faults import FaultBudget

@@ -11,8 +11,8 @@ import numpy as np
 from marlflow.base.batch import Array
 from marlflow.base.progress import tracked
 from marlflow.base.serialization import Tree
-from marlflow.config.nash_conv import information_states, player_of
-from marlflow.config.validation import CheckedExperiment
+from marlflow.checks.nash_conv import information_states, player_of
+from marlflow.config.checked import CheckedExperiment
 from marlflow.driver.run_metrics import RunMetrics
 from marlflow.driver.service import Service
 from marlflow.driver.stored_members import StoredMembers

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
+from marlflow.config.checked import CheckedExperiment
 from marlflow.config.plans import drawn_plan
-from marlflow.config.validation import CheckedExperiment
 from marlflow.driver.learner_totals import LearnerTotals
 from marlflow.flow.needs import agent_steps_of_first_update
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from marlflow.base.items import Update
-from marlflow.config.validation import CheckedExperiment
+from marlflow.config.checked import CheckedExperiment
 from marlflow.driver.never_updated import why_never_updated
 from marlflow.driver.run_metrics import RunMetrics
 from marlflow.driver.service import Service

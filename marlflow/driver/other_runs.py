@@ -10,9 +10,9 @@ from typing import Any
 
 from marlflow.algorithms.from_run import FromRun, Frozen, with_copies
 from marlflow.algorithms.imported import Imported
+from marlflow.config.checked import CheckedExperiment
 from marlflow.config.experiment import Experiment, Policy
 from marlflow.config.league_members import COPY, FROM
-from marlflow.config.validation import CheckedExperiment
 from marlflow.config.warm_start import initial_file
 from marlflow.league.league import League
 from marlflow.runtime.checkpoint_format import tensors_file

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from marlflow.base.errors import CheckpointUnusable, MarlflowError
 from marlflow.base.serialization import Tree, differences_of_shape
-from marlflow.config.validation import CheckedExperiment
+from marlflow.config.checked import CheckedExperiment
 from marlflow.driver.graceful_shutdown import GracefulShutdown
 from marlflow.driver.queued_items import QueuedItems
 from marlflow.driver.relay import Relay

@@ -13,7 +13,7 @@ from marlflow.base.fault_kind import FaultKind
 from marlflow.base.info_columns import COST
 from marlflow.base.items import Update, Weights
 from marlflow.base.serialization import Tree
-from marlflow.config.validation import CheckedExperiment
+from marlflow.config.checked import CheckedExperiment
 from marlflow.driver.episode_metrics import (
     WINDOW_EPISODES,
     EpisodeWindow,

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from marlflow.base.errors import CheckpointUnusable, ConfigInvalid, InvalidInput
+from marlflow.checks.validation import ready
+from marlflow.config.checked import CheckedExperiment
 from marlflow.config.experiment import Experiment, PlacementOverrides, Rollouts, RunPlacement
 from marlflow.config.recorded import recorded_experiment, recorded_run
-from marlflow.config.validation import CheckedExperiment, ready
 from marlflow.driver.checkpointing import identity_differences
 from marlflow.driver.other_runs import with_saved_members
 from marlflow.league.sides import Sides, sides_of

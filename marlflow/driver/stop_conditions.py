@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 
 from marlflow.base.serialization import Tree
-from marlflow.config.validation import CheckedExperiment
+from marlflow.config.checked import CheckedExperiment
 from marlflow.driver.callbacks import Callbacks
 from marlflow.driver.faults import FaultBudget
 from marlflow.driver.graceful_shutdown import GracefulShutdown

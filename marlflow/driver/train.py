@@ -15,13 +15,13 @@ from typing import Any
 
 from marlflow.base.errors import ConfigInvalid, MarlflowError, MatchmakerFailed, RuntimeFailed, StageFailed
 from marlflow.base.new_files import replacing
-from marlflow.config.checks import check, machines_of, runtime_of
+from marlflow.checks.commands import check, machines_of, runtime_of
+from marlflow.config.checked import CheckedExperiment
 from marlflow.config.cluster_address import cluster_address, cluster_setting
 from marlflow.config.description import changes, plain
 from marlflow.config.experiment import Experiment, RuntimeConfig
 from marlflow.config.folders import check_resumed, existing_run_problems, folder_problems, new_folder
 from marlflow.config.recorded import record
-from marlflow.config.validation import CheckedExperiment
 from marlflow.driver.checkpointing import check_identity, only_process_in, saved_at
 from marlflow.driver.graceful_shutdown import REASONS, GracefulShutdown
 from marlflow.driver.other_runs import with_saved_members

@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 
 from marlflow.base.batch import Array
+from marlflow.base.ranges import Count, Share, Steps
 from marlflow.league.members import Members
 from marlflow.league.modes import NEGLIGIBLE, LeagueView, Weighting, pfsp_weights, pick
 from marlflow.sampling.population import Reset
@@ -38,17 +39,17 @@ class AlphaStar:
     """
 
     roles: Mapping[str, AlphaStarRole] = field(default_factory=dict)
-    phase_agent_steps: int = 100_000
-    pfsp: float = 0.5
-    verify: float = 0.15
-    exploiter_past: float = 0.5
-    exploiter_weak: float = 0.2
-    strong: float = 0.7
-    min_games: int = 20
-    exploited: float = 0.3
-    self_play_weak: float = 0.3
+    phase_agent_steps: Steps = 100_000
+    pfsp: Share = 0.5
+    verify: Share = 0.15
+    exploiter_past: Share = 0.5
+    exploiter_weak: Share = 0.2
+    strong: Share = 0.7
+    min_games: Count = 20
+    exploited: Share = 0.3
+    self_play_weak: Share = 0.3
     reset_to: str = "initial"
-    reset_probability: float = 0.25
+    reset_probability: Share = 0.25
 
     def role_of(self, policy: str) -> AlphaStarRole:
         """Return the role of a live policy."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
+from marlflow.base.ranges import Count, Range, SomeShare, Steps, Weight
 from marlflow.league.modes import PFSP, LeagueMode
 from marlflow.league.outcomes import GameOutcome
 from marlflow.league.snapshots import SnapshotRules, share_of_run
@@ -24,7 +25,7 @@ class LeaguePlayer:
     """
 
     plays: Sequence[str] | None = None
-    share: float = 1.0
+    share: Weight = 1.0
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,8 @@ class Pool:
     again with each snapshot and, unless the mode has a meta-game, after each set of matches.
     """
 
-    newest: int | None = None
-    best: int | None = None
+    newest: Count | None = None
+    best: Count | None = None
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,8 @@ class PayoffSettings:
     A win probability starts at 0.5, with the weight of `prior_games` games.
     """
 
-    decay: float = 0.99
-    prior_games: float = 4.0
+    decay: SomeShare = 0.99
+    prior_games: Weight = 4.0
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,8 @@ class RatingSettings:
     Only learning policies drift.
     """
 
-    beta: float = 25.0 / 6
-    tau: float = 25.0 / 300
+    beta: Annotated[float, Range(0.0, 1e3, above=True)] = 25.0 / 6
+    tau: Annotated[float, Range(0.0, 1e3)] = 25.0 / 300
 
 
 @dataclass(frozen=True)
@@ -76,11 +77,11 @@ class MatchRules:
     process, so rounds wait there.
     """
 
-    every_env_steps: int | Literal["auto"] | None = "auto"
-    games: int = 40
+    every_env_steps: Steps | Literal["auto"] | None = "auto"
+    games: Count = 40
     pairs: Literal["live", "all"] = "all"
     mirrored: bool = True
-    workers: int = 0
+    workers: Annotated[int, Range(0, 10_000)] = 0
 
     def for_run(self, env_steps: int | None) -> MatchRules:
         """Return the rules with numbers, for a run of `env_steps`; None if these are not limited."""
@@ -100,9 +101,9 @@ class StoreSettings:
     different snapshots a worker is dealt at most in a round; None: any number.
     """
 
-    memory_bytes: int = 256 * 2**20
-    worker_members: int = 64
-    distinct_members: int | None = None
+    memory_bytes: Annotated[int, Range(0, 2**60)] = 256 * 2**20
+    worker_members: Count = 64
+    distinct_members: Count | None = None
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ class League:
     store: StoreSettings = field(default_factory=StoreSettings)
     members: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     trust: Sequence[str] = ()
-    nash_conv_every_env_steps: int | None = None
+    nash_conv_every_env_steps: Steps | None = None
 
     def for_run(self, env_steps: int | None) -> League:
         """Return the league with the intervals of snapshots and matches for a run of `env_steps`."""

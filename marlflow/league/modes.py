@@ -14,6 +14,7 @@ from typing import Literal, Protocol, runtime_checkable
 import numpy as np
 
 from marlflow.base.batch import Array
+from marlflow.base.ranges import Count, Noise, Share
 from marlflow.base.serialization import Tree
 from marlflow.league.matches import Matches
 from marlflow.league.members import Members
@@ -165,8 +166,8 @@ class LatestPast:
     The defaults are those of ML-Agents.
     """
 
-    live: float = 0.5
-    window: int = 10
+    live: Share = 0.5
+    window: Count = 10
 
     def rival(self, view: LeagueView, launcher: str, role: int, generator: np.random.Generator) -> str | None:
         rivals = [*view.members.added_in(role), *view.members.past_in(role)[-self.window :]]
@@ -182,7 +183,7 @@ class DeltaUniform:
     Bansal et al., 2018, arXiv:1710.03748.
     """
 
-    delta: float = 0.5
+    delta: Share = 0.5
 
     def rival(self, view: LeagueView, launcher: str, role: int, generator: np.random.Generator) -> str | None:
         past = view.members.past_in(role)
@@ -209,9 +210,9 @@ class PFSP:
     min(0.5, 1 - x).
     """
 
-    past: float = 0.8
+    past: Share = 0.8
     weighting: Weighting = "hard"
-    power: float = 2.0
+    power: Noise = 2.0
 
     def rival(self, view: LeagueView, launcher: str, role: int, generator: np.random.Generator) -> str | None:
         rivals = [*view.members.added_in(role), *view.members.past_in(role)]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from marlflow.base.near import meant
+from marlflow.base.ranges import SomeShare
 from marlflow.league.members import Members
 from marlflow.league.modes import LeagueView, pick
 
@@ -28,7 +29,7 @@ class NFSP:
     they were taken, with exploration, as in OpenSpiel's NFSP.
     """
 
-    eta: float = 0.1
+    eta: SomeShare = 0.1
     pairs: Mapping[str, str] | None = None
 
     @property

@@ -15,6 +15,7 @@ import numpy as np
 
 from marlflow.base.batch import Array
 from marlflow.base.errors import MarlflowError
+from marlflow.base.ranges import Count, PositiveWeight, Steps
 from marlflow.base.serialization import Tree
 from marlflow.league.matches import Matches, all_profiles, until_known
 from marlflow.league.members import Members
@@ -52,10 +53,10 @@ class PSRO:
     """
 
     solver: Solver = "nash"
-    agent_steps: int = 30_000
-    patience: int | None = None
-    games: int = 500
-    payoff_se: float | None = None
+    agent_steps: Steps = 30_000
+    patience: Count | None = None
+    games: Count = 500
+    payoff_se: PositiveWeight | None = None
     oracle_from: OracleFrom = "fresh"
     iteration: int = field(default=0, init=False)
     """The number of iterations that have ended: the number of snapshots of each oracle."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
+from marlflow.base.ranges import Count, ShareBelowOne, Steps
 from marlflow.league.payoffs import Payoffs
 from marlflow.policy.actor import AskedMode
 
@@ -39,10 +40,10 @@ class SnapshotRules:
     """
 
     at_start: bool = True
-    every_agent_steps: int | Literal["auto"] | None = "auto"
-    win_rate: float | None = None
-    min_games: int = 20
-    timeout_agent_steps: int | None = None
+    every_agent_steps: Steps | Literal["auto"] | None = "auto"
+    win_rate: ShareBelowOne | None = None
+    min_games: Count = 20
+    timeout_agent_steps: Steps | None = None
     acts: Literal["auto", "sampled", "greedy"] = "auto"
 
     @property

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from marlflow.base.batch import Array
 from marlflow.base.errors import ConfigInvalid
+from marlflow.base.ranges import Share, ShareBelowOne, SomeShare
 from marlflow.env.user_code import failed_call
 from marlflow.policy.tensors import as_tensor
 
@@ -23,6 +24,14 @@ if TYPE_CHECKING:
 
 # These need whole matrices, sparse gradients or the loss.
 _NOT_ELEMENTWISE = ("Adafactor", "LBFGS", "Muon", "SparseAdam")
+TORCH_SETTINGS: Mapping[str, Any] = {
+    "alpha": Share,
+    "dampening": Share,
+    "eps": SomeShare,
+    "momentum": Share,
+    "weight_decay": Share,
+}
+"""Arguments of the classes of torch.optim, whose annotations have no ranges."""
 
 
 class Stepper(Protocol):
@@ -65,10 +74,10 @@ class Optimizer(Protocol):
 class Adam:
     """Adam (Kingma and Ba, 2015, arXiv:1412.6980); with `weight_decay`, AdamW (arXiv:1711.05101)."""
 
-    beta_1: float = 0.9
-    beta_2: float = 0.999
-    eps: float = 1e-8
-    weight_decay: float = 0.0
+    beta_1: ShareBelowOne = 0.9
+    beta_2: ShareBelowOne = 0.999
+    eps: SomeShare = 1e-8
+    weight_decay: Share = 0.0
 
     def over(self, vector: Tensor, gradient: Tensor, learning_rate: float, max_norm: float) -> Stepper:
         return FlatAdam(vector, gradient, learning_rate, max_norm, self)

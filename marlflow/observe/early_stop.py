@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from marlflow.base.ranges import Amount, Count
 from marlflow.observe.callback import Callback, StopRun
 from marlflow.observe.report import Report, RunInfo, metric
 
@@ -19,8 +20,8 @@ class EarlyStop(Callback):
     """
 
     metric: str
-    reports: int = 5
-    min_change: float = 0.0
+    reports: Count = 5
+    min_change: Amount = 0.0
     lower_is_better: bool = False
 
     def __post_init__(self) -> None:

@@ -16,6 +16,7 @@ from torch.nn import functional
 from torch.overrides import handle_torch_function, has_torch_function
 
 from marlflow.base.observations import ObservationLayout
+from marlflow.base.ranges import Width
 from marlflow.base.spaces import Spaces
 from marlflow.policy.dense import Activation
 from marlflow.policy.torso import MLP, TorsoConfig, build_for, build_torso
@@ -141,8 +142,8 @@ def gates(count: int, inputs: int, hidden: int, generator: torch.Generator) -> t
 class GRU:
     """A GRU over dense layers."""
 
-    hidden_size: int = 64
-    encoder_sizes: Sequence[int] = (64,)
+    hidden_size: Width = 64
+    encoder_sizes: Sequence[Width] = (64,)
     activation: Activation = "tanh"
 
     @property
@@ -163,8 +164,8 @@ class GRU:
 class LSTM:
     """An LSTM over dense layers."""
 
-    hidden_size: int = 64
-    encoder_sizes: Sequence[int] = (64,)
+    hidden_size: Width = 64
+    encoder_sizes: Sequence[Width] = (64,)
     activation: Activation = "tanh"
 
     @property

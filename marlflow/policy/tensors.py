@@ -1,13 +1,20 @@
-"""Conversion between numpy arrays, tensors and flat parameter vectors."""
+"""Conversion between numpy arrays, tensors and flat parameter vectors, and the number of a network's parameters."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from marlflow.base.batch import Array
 from marlflow.base.errors import WeightsMismatch
+
+# More than any machine has; used for sizes that overflow.
+UNCOUNTABLE = 2**62
 
 
 def as_tensor(array: Array, device: str | None = None) -> Tensor:
@@ -54,3 +61,28 @@ def write_flat(module: nn.Module, flat: Array) -> None:
         for parameter in in_flat_order(module):
             parameter.copy_(source[offset : offset + parameter.numel()].view_as(parameter))
             offset += parameter.numel()
+
+
+def parameters_of(build: Callable[[], Any]) -> int | None:
+    """Count the parameters of the network that `build` returns, without allocating memory.
+
+    Returns None if `build` needs real memory. Raises ConfigInvalid from `build`.
+    """
+    counted: dict[int, nn.Parameter] = {}
+
+    def count(_module: nn.Module, _name: str, parameter: nn.Parameter) -> None:
+        counted[id(parameter)] = parameter
+
+    # An actor may keep its network in an attribute of any name; the hook sees every parameter registered.
+    hook = register_module_parameter_registration_hook(count)
+    try:
+        with torch.device("meta"):
+            network = build()
+    except (RuntimeError, TypeError, NotImplementedError) as error:
+        # Torch reports an overflow for sizes whose product exceeds 64 bits. Other errors come from code that reads a
+        # tensor's values, which do not exist on the meta device.
+        return UNCOUNTABLE if "overflow" in str(error) else None
+    finally:
+        hook.remove()
+    parameters = network.parameters() if isinstance(network, nn.Module) else counted.values()
+    return sum(parameter.numel() for parameter in parameters)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.observations import ObservationLayout, named
+from marlflow.base.ranges import Pixels, Width
 from marlflow.base.spaces import Spaces
 from marlflow.policy.dense import Activation, Dense
 from marlflow.policy.nested import BRIGHTEST, Flattened, Joined, ObservationLeaf
@@ -76,7 +77,7 @@ class MLP:
     `normalize_observations` uses each number's running mean and variance.
     """
 
-    hidden_sizes: Sequence[int] = (64, 64)
+    hidden_sizes: Sequence[Width] = (64, 64)
     activation: Activation = "tanh"
     normalize_observations: bool = False
 
@@ -93,10 +94,10 @@ class CNN:
     The defaults are for 84 x 84 pixels (Mnih et al., 2015, doi:10.1038/nature14236); uint8 is scaled to [0, 1].
     """
 
-    channels: Sequence[int] = (32, 64, 64)
-    kernel_sizes: Sequence[int] = (8, 4, 3)
-    strides: Sequence[int] = (4, 2, 1)
-    hidden_sizes: Sequence[int] = (512,)
+    channels: Sequence[Pixels] = (32, 64, 64)
+    kernel_sizes: Sequence[Pixels] = (8, 4, 3)
+    strides: Sequence[Pixels] = (4, 2, 1)
+    hidden_sizes: Sequence[Width] = (512,)
     activation: Activation = "relu"
 
     def build(self, obs_shape: tuple[int, ...], generator: torch.Generator) -> tuple[nn.Module, int]:

@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.observations import ObservationLayout
+from marlflow.base.ranges import TinyCount, Width
 from marlflow.policy.dense import linear
 
 LONGEST = 16
@@ -105,9 +106,9 @@ class Transformer:
     Features are those of the last token that is not padding. Every decision computes the whole sequence again.
     """
 
-    num_layers: int = 2
-    hidden_size: int = 32
-    num_heads: int = 2
+    num_layers: TinyCount = 2
+    hidden_size: Width = 32
+    num_heads: TinyCount = 2
 
     def build(self, obs_shape: tuple[int, ...], generator: torch.Generator) -> tuple[nn.Module, int]:
         """Raise ConfigInvalid: plain numbers are no tokens."""

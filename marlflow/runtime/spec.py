@@ -15,6 +15,7 @@ from marlflow.base.batch import Array
 from marlflow.base.info_columns import InfoColumn, InfoColumns
 from marlflow.base.items import as_it_is
 from marlflow.base.random import key, named_seed
+from marlflow.base.ranges import CPUs, CustomResources, GPUs, Processes
 from marlflow.base.schedules import ScheduledFloat
 from marlflow.base.spaces import Spaces
 from marlflow.flow.relocate import Where
@@ -43,9 +44,9 @@ class Resources:
     `resources` are amounts of Ray's custom resources, `node` is the address of the machine.
     """
 
-    num_cpus: float | None = None
-    num_gpus: float = 0.0
-    resources: Mapping[str, float] = field(default_factory=dict)
+    num_cpus: CPUs | None = None
+    num_gpus: GPUs = 0.0
+    resources: Mapping[str, CustomResources] = field(default_factory=dict)
     node: str | None = None
 
     @property
@@ -78,7 +79,7 @@ class LearnerPlacement(ComputeResources):
     elsewhere to places.
     """
 
-    num_learners: int = 1
+    num_learners: Processes = 1
     replay: Literal["with_learner", "own"] = "with_learner"
     precision: Literal["float32", "bfloat16"] = "float32"
     stages: Mapping[str, Where] = field(default_factory=dict)

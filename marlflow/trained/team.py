@@ -16,10 +16,10 @@ from marlflow.base.batch import Array
 from marlflow.base.errors import ConfigInvalid, InvalidInput
 from marlflow.base.near import meant
 from marlflow.base.random import RowRandom, episode_seed, key
+from marlflow.config.checked import CheckedExperiment
 from marlflow.config.environment import environment_maker, environment_name
 from marlflow.config.recorded import working_in
 from marlflow.config.records import played_environment
-from marlflow.config.validation import CheckedExperiment
 from marlflow.driver.entrants import Entrants
 from marlflow.env.frames import raised
 from marlflow.policy.actor import AskedMode

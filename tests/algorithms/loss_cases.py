@@ -19,8 +19,8 @@ from torch import Tensor
 import marlflow as mf
 from marlflow.algorithms.shipped import SHIPPED
 from marlflow.base.spaces import Spaces
+from marlflow.checks.rehearsal import _components, _fragments, _single_learner_run
 from marlflow.config.plans import learner_plan
-from marlflow.config.rehearsal import _components, _fragments, _single_learner_run
 from marlflow.env.spaces_only import observation_rows
 from marlflow.flow.rehearsal import rehearse
 from marlflow.runtime.spec import LearnerSpec, PolicySpec, RunSpec

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import marlflow as mf
+from marlflow.checks.validation import ready
 from marlflow.config.plans import drawn_plan
-from marlflow.config.validation import ready
 from marlflow.learner.distributed.replicas import AllShardsExchange
 from marlflow.runtime.resources import requests_of
 from marlflow.runtime.sharding import payloads_by_worker

@@ -14,7 +14,7 @@ from gymnasium import spaces as gym
 import marlflow as mf
 from marlflow.base.serialization import from_bytes
 from marlflow.base.spaces import Spaces
-from marlflow.config.validation import ready
+from marlflow.checks.validation import ready
 from marlflow.env import cartpole_team, pendulum_team
 from marlflow.env.wrappers import joint_state
 from marlflow.learner.compute import ON_CPU

@@ -15,7 +15,7 @@ from gymnasium import spaces as gym
 import marlflow as mf
 from marlflow.base.batch import Array, EstimatedBatch
 from marlflow.base.spaces import Spaces
-from marlflow.config.validation import ready
+from marlflow.checks.validation import ready
 from marlflow.env import cartpole_team
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.env.wrappers import joint_state

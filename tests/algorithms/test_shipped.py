@@ -55,7 +55,7 @@ def test_what_may_be_scheduled_is_and_what_may_not_is_a_problem(algorithm: mf.Al
             continue
         changed = dataclasses.replace(algorithm, **{field.name: mf.Linear(0.5, 0.25, 10)})  # type: ignore[type-var]
         said = f"{algorithm.name} cannot change {field.name} while it learns; give it a number"
-        if "ScheduledFloat" in str(field.type):
+        if "OrSchedule[" in str(field.type):
             assert said not in sentences(changed.validate(spaces, model))
             assert changed.schedules(5)[field.name] == 0.375
         else:

@@ -16,10 +16,10 @@ from benchmarks.gallery.__main__ import as_text, known, texts
 from benchmarks.gallery.cases import CASES, CONF, PAGES, WITHOUT_PAGE
 from benchmarks.gallery.pictures import MOST_BYTES, data_hash, wide, write_film
 from benchmarks.seeds import CHOICE, RETIRED
+from marlflow.checks.validation import from_config
 from marlflow.cli.main import main
 from marlflow.config.compose import composing
 from marlflow.config.overrides import prepare
-from marlflow.config.schema import from_config
 from tests.architecture.sources import within
 
 DATA = known()

@@ -7,7 +7,7 @@ import pytest
 from gymnasium import spaces
 
 import marlflow as mf
-from marlflow.config.validation import ready
+from marlflow.checks.validation import ready
 
 NEITHER = "episodes of the environment depend on more than their seeds"
 

@@ -167,7 +167,7 @@ def placed(out: str) -> list[str]:
 
 
 def test_a_plan_says_who_gets_what_of_this_machine(marlflow: Marlflow, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("config.checks", "runtime.ray.runtime"):
+    for module in ("checks.commands", "runtime.ray.runtime"):
         monkeypatch.setattr(f"marlflow.{module}.local_resources", lambda: {"CPU": 2.0, "GPU": 1.0})
     assert placed(marlflow("plan", "experiment=simple_tag_ppo_dqn", "placement=one_gpu").out) == [
         "placement on this machine (2 CPU, 1 GPU)",

@@ -1,10 +1,10 @@
 """Composes as the command line does."""
 
+from marlflow.checks.validation import from_config, ready
+from marlflow.config.checked import CheckedExperiment
 from marlflow.config.compose import composing
 from marlflow.config.experiment import Experiment
 from marlflow.config.overrides import Prepared, prepare
-from marlflow.config.schema import from_config
-from marlflow.config.validation import CheckedExperiment, ready
 
 
 def prepared(*overrides: str, multirun: bool = False) -> Prepared:

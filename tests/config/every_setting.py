@@ -19,12 +19,11 @@ from omegaconf import OmegaConf
 
 from marlflow.base.schedules import CosineDecay, Linear, PiecewiseConstant
 from marlflow.config.construct import LEFT, construct, imported
-from marlflow.config.limits import limit_problems
 from marlflow.config.schema import read_values
 from marlflow.config.settings import range_of, setting_problems
 from marlflow.config.target_nodes import TARGET
 from tests.architecture.sources import REPOSITORY
-from tests.sentences import sentences
+from tests.sentences import sentences, wrong_with_settings
 
 CONF = REPOSITORY / "conf"
 
@@ -107,7 +106,7 @@ def run_values() -> dict[str, Any]:
 def _of_run(values: dict[str, Any]) -> list[str]:
     problems: list[str] = []
     experiment = read_values(values, problems)
-    return problems + ([] if experiment is None else sentences(limit_problems(experiment)))
+    return problems + ([] if experiment is None else wrong_with_settings(experiment))
 
 
 def _of_part(path: str) -> Callable[[dict[str, Any]], list[str]]:
@@ -175,7 +174,7 @@ def _declared(values: dict[str, Any], path: tuple[str | int, ...]) -> Any:
     if not dataclasses.is_dataclass(made) or path[0] not in (fields := made.__dataclass_fields__):
         return made, path
     setting = fields[path[0]]
-    return str(setting.type), path, str(range_of(made, setting.name, setting.default))
+    return str(setting.type), path, str(range_of(made, setting.name))
 
 
 def tried(again: bool) -> Iterator[Tried]:

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import marlflow as mf
+from marlflow.checks.validation import ready
 from marlflow.config.callbacks import callback_problems
 from marlflow.config.compose import composing
 from marlflow.config.overrides import prepare
 from marlflow.config.schema import read
-from marlflow.config.validation import ready
 from tests.runtime.small_runs import small_run
 from tests.sentences import refusals
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import marlflow as mf
-from marlflow.config.validation import ready
+from marlflow.checks.validation import ready
 from marlflow.env import cartpole_team, toll
 from marlflow.env.batched.cartpole_team import BatchedCartPoleTeam
 from marlflow.sampling.batched_pool import BatchedEnvPool

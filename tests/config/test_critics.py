@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import marlflow as mf
+from marlflow.checks.validation import ready
 from marlflow.config.construct import build
-from marlflow.config.validation import ready
 from marlflow.env import cartpole_team
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.env.wrappers import joint_state

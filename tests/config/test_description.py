@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import marlflow as mf
+from marlflow.checks.validation import ready
 from marlflow.config.description import describe
 from marlflow.config.recorded import record
 from marlflow.config.schema import read_values
-from marlflow.config.validation import ready
 from marlflow.driver.checkpointing import identity
 from marlflow.env.cartpole_team import parallel_env
 from tests.config.composition import experiment_of

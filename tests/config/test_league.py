@@ -13,13 +13,13 @@ from gymnasium.spaces import Box, Discrete
 
 import marlflow as mf
 from marlflow import conf
+from marlflow.checks.validation import ready
 from marlflow.config.construct import fit
 from marlflow.config.dealers import dealer_of
 from marlflow.config.description import plain
 from marlflow.config.drawn_league import league_work
 from marlflow.config.league import mode_name
 from marlflow.config.placement_table import drawn_placement
-from marlflow.config.validation import ready
 from marlflow.driver.checkpointing import identity
 from marlflow.league.dealing import LeagueMatchmaker
 from marlflow.runtime.resources import Machines, requests_of

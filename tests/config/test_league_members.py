@@ -15,9 +15,9 @@ import pytest
 
 import marlflow as mf
 from marlflow.algorithms.imported import Imported, SavedPolicy
+from marlflow.checks.validation import ready
 from marlflow.config.imports import imported_policy, load_policy, policy_of
 from marlflow.config.league_members import described_member
-from marlflow.config.validation import ready
 from marlflow.runtime.saved_league import saved_run
 from marlflow.runtime.saved_policies import from_export, read_export, to_export
 from marlflow.runtime.saved_runs import EXPERIMENT

@@ -11,8 +11,9 @@ import pytest
 from pettingzoo.utils import parallel_to_aec
 
 import marlflow as mf
+from marlflow.checks.validation import ready
+from marlflow.config.checked import CheckedExperiment
 from marlflow.config.plans import drawn_plan
-from marlflow.config.validation import CheckedExperiment, ready
 from marlflow.env.wrappers import joint_state
 from tests.config.composition import prepared
 from tests.driver.joint_learning import SMALL, Team, ThreeGroups, team_run

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 import marlflow as mf
-from marlflow.config.limits import limit_problems
 from marlflow.config.records import offline_records
 from tests.config.composition import experiment_of
 from tests.runtime.small_runs import small_run
-from tests.sentences import sentences
+from tests.sentences import wrong_with_settings
 
 RECORDED = "marlflow.offline.environment.recorded_environment"
 
@@ -20,7 +19,7 @@ RECORDED = "marlflow.offline.environment.recorded_environment"
 @pytest.mark.parametrize("passes", [None, math.nan, math.inf, -math.inf, 1e400, -1, 0, 1.5, "3", [1], {"a": 1}, True])
 def test_passes_that_cannot_be(passes: Any) -> None:
     run = small_run(env=mf.Env(RECORDED, {"folder": "records", "passes": passes}))
-    problems = [problem for problem in sentences(limit_problems(run)) if problem.startswith("env.passes ")]
+    problems = [problem for problem in wrong_with_settings(run) if problem.startswith("env.passes ")]
     assert problems
     # The checks behind it do not compute with it.
     with pytest.raises(mf.ConfigInvalid, match=r"env\.passes"):

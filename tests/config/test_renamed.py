@@ -7,8 +7,8 @@ import pytest
 from pettingzoo import ParallelEnv
 
 import marlflow as mf
+from marlflow.checks.validation import ready
 from marlflow.config.renamed import KEYS, renamed_hooks
-from marlflow.config.validation import ready
 from marlflow.env.cartpole_team import parallel_env
 from tests.config.composition import experiment_of
 from tests.sentences import refusals
@@ -107,7 +107,9 @@ class Inherits(WithProblems):
 
 HOOKS = {
     WithProblems: "WithProblems.problems, which nothing calls; it has become validate()",
-    WithFrom0: "WithFrom0.from_0, which nothing calls; it has become non_negative_fields",
+    WithFrom0: (
+        "WithFrom0.from_0, which nothing calls; it has become Annotated[int, Range(0, <at most>)] on each of its fields"
+    ),
     WithOnlyForActors: "WithOnlyForActors.only_for_actors, which nothing calls; it has become actor_only_settings",
     WithSeesAllRows: "WithSeesAllRows.sees_all_rows, which nothing calls; it has become learner_sees_every_row",
     Inherits: "WithProblems.problems, which nothing calls; it has become validate()",

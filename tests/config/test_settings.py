@@ -6,7 +6,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pytest
@@ -14,12 +14,12 @@ import pytest
 import marlflow as mf
 from marlflow.algorithms.shipped import SHIPPED
 from marlflow.base.problems import ProblemKind
-from marlflow.config.limits import limit_problems
-from marlflow.config.ranges import RANGES, REMARKS
-from marlflow.config.settings import remarks, setting_problems
+from marlflow.base.ranges import INFINITY, Range
+from marlflow.config.construct import construct
+from marlflow.config.settings import range_of, remarks, setting_problems
 from tests.config.every_setting import FIRST, tried
 from tests.runtime.small_runs import small_run
-from tests.sentences import refusals, sentences, wrong_with
+from tests.sentences import refusals, sentences, wrong_with, wrong_with_settings
 
 # By value, the last names of the keys that may have it. Whatever is not here is refused, and a key that is here and
 # does not take the value after all fails too.
@@ -121,7 +121,7 @@ KINDS = (
         mf.Stop,
         mf.Faults,
     ),
-    mf.FromRun,
+    *(mf.FromRun, mf.Frozen),
     *(
         mf.CheckpointConfig,
         mf.Evaluation,
@@ -148,18 +148,27 @@ KINDS = (
 )
 
 
-def test_every_number_has_an_entry_in_the_table_and_every_entry_a_number() -> None:
-    numbers, without = set(), set()
+def test_every_number_has_a_range_on_its_field() -> None:
+    of_the_state = {(mf.PSRO, "iteration"), (mf.PSRO, "meta")}
+    assert len(KINDS) > 60
     for kind in KINDS:
-        for field in dataclasses.fields(kind):
-            if field.init and re.search(r"\b(int|float|ScheduledFloat)\b", str(field.type)):
-                numbers.add(field.name)
-                without |= {field.name} - {name.removeprefix(f"{kind.__name__}.") for name in RANGES}
-    numbers -= {"policies"}  # of goals, which are called return_mean
-    of_torch = {"momentum", "dampening", "alpha"}
-    assert without - {"policies"} == set()
-    assert {name.rpartition(".")[2] for name in RANGES} - numbers == of_torch
-    assert {name for name, _ in REMARKS} <= numbers
+        # As they are, and not as strings: an alias of a number is one too.
+        for name, hint in get_type_hints(kind, include_extras=True).items():
+            field = {field.name: field for field in dataclasses.fields(kind)}.get(name)
+            if field is None or not field.init or (kind, name) in of_the_state or not _numbers(hint):
+                continue
+            allowed = range_of(kind, name)
+            assert allowed.low > -INFINITY, f"{kind.__name__}.{name} has no range: Annotated[{field.type}, Range(...)]"
+            assert all(allowed == own for own in _numbers(hint)), f"{kind.__name__}.{name} has a number without range"
+
+
+def _numbers(hint: Any) -> list[Range | None]:
+    """The range of each number in an annotation; None for a number without one."""
+    if get_origin(hint) is Annotated:
+        return [next((one for one in hint.__metadata__ if isinstance(one, Range)), None)]
+    if hint in (int, float):
+        return [None]
+    return [own for part in get_args(hint) for own in _numbers(part)] if get_origin(hint) is not Literal else []
 
 
 @pytest.mark.parametrize(
@@ -204,29 +213,74 @@ def test_a_schedule_of_a_users_own_is_looked_at_where_it_begins_and_ends() -> No
 
 @dataclasses.dataclass(frozen=True)
 class Own(mf.PPO):
-    """An algorithm of a user's own, with settings that the table does not know."""
+    """An algorithm of a user's own, with settings under names that shipped classes have too, and others."""
 
-    tries: int = 3
-    spare: int = 0
+    alpha: float = 5.0
+    keep: int = 0
     bound: float = math.inf
-    non_negative_fields = frozenset({"spare"})
+    tries: Annotated[int, mf.Range(1, 10)] = 3
+    weights: Mapping[str, Annotated[mf.ScheduledFloat, mf.Range(0, 2)]] = dataclasses.field(default_factory=dict)
+    learning_rate: mf.ScheduledFloat = 1e-3
+    epochs: Annotated[int, mf.Range(0, 10)] = 0
 
 
 def test_settings_of_a_users_own_are_held_against_what_their_class_says() -> None:
-    assert list(sentences(setting_problems(Own()))) == []
-    assert list(sentences(setting_problems(Own(tries=0, spare=-1, bound=math.nan), "algorithm"))) == [
-        "algorithm.tries must be at least 1, not 0",
-        "algorithm.spare must be at least 0, not -1",
+    assert list(sentences(setting_problems(Own(weights={"a": 2.0})))) == []
+    assert list(sentences(setting_problems(Own(alpha=-7.0, keep=-1)))) == []
+    wrong = Own(alpha=math.inf, bound=math.nan, tries=0, weights={"a": mf.Linear(0, 3, 10)}, epochs=11)
+    assert list(sentences(setting_problems(wrong, "algorithm"))) == [
+        "algorithm.epochs must be at most 10, not 11",
+        "algorithm.alpha must be a finite number, not inf",
         "algorithm.bound must be a number or inf, not nan",
+        "algorithm.tries must be at least 1, not 0",
+        "algorithm.weights.a.end must be at most 2, not 3",
     ]
+
+
+def test_a_field_that_a_base_class_has_keeps_its_range() -> None:
+    (problem,) = sentences(setting_problems(Own(learning_rate=7.0), "algorithm"))
+    assert problem == "algorithm.learning_rate must be at most 1, not 7"
+
+
+@dataclasses.dataclass(frozen=True)
+class OnlyForTypeCheckers(mf.PPO):
+    """An algorithm with an annotation that cannot be resolved."""
+
+    epochs: Unknown = "any"  # type: ignore[name-defined,assignment]  # noqa: F821
+    alpha: float = 5.0
+
+
+def test_an_annotation_that_cannot_be_resolved_takes_no_range_from_the_fields_of_bases() -> None:
+    (problem,) = sentences(setting_problems(OnlyForTypeCheckers(discount=2.0), "algorithm"))
+    assert problem == "algorithm.discount must be at most 1, not 2"
+
+
+class PlainTorso(mf.TorsoConfig):
+    """A network of a user's own that is no dataclass."""
+
+    def __init__(self, width: Annotated[int, mf.Range(1, 512)], alpha: float = 5.0) -> None:
+        self.width = width
+
+    def build(self, obs_shape: tuple[int, ...], generator: Any) -> Any:
+        raise AssertionError("nothing calls it")
+
+
+def test_arguments_of_a_plain_class_have_ranges_too() -> None:
+    def of(**arguments: Any) -> list[str]:
+        made = construct(PlainTorso, arguments, "model", said := [])
+        return [*said, *sentences(setting_problems(mf.Policy(model=made), "policies.a"))]
+
+    assert of(width=64, alpha=7.0) == []
+    assert of(width=1_000) == ["policies.a.model.width must be at most 512, not 1000"]
+    assert of(width=2.5)[0] == "model.width must be a whole number, not 2.5"
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "...", "../x", "/abs", "a/b", "x" * 101, "tab\t", " a", "nul\0"])
 def test_a_run_or_a_policy_whose_name_cannot_be_a_folders_is_refused(name: str) -> None:
     experiment = small_run()
-    (problem,) = sentences(limit_problems(dataclasses.replace(experiment, name=name)))
+    (problem,) = wrong_with_settings(dataclasses.replace(experiment, name=name))
     assert problem.startswith("name must be a name for a folder")
-    (problem,) = sentences(limit_problems(dataclasses.replace(experiment, policies={name: mf.Policy()})))
+    (problem,) = wrong_with_settings(dataclasses.replace(experiment, policies={name: mf.Policy()}))
     assert problem.startswith("a name in policies must be a name for a folder")
 
 
@@ -236,7 +290,7 @@ def test_an_argument_of_another_kind_than_the_environment_takes_is_refused() -> 
     ) -> None: ...
 
     def of(**arguments: Any) -> list[str]:
-        return sentences(limit_problems(dataclasses.replace(small_run(), env=mf.Env(factory, arguments, num_envs=4))))
+        return wrong_with_settings(dataclasses.replace(small_run(), env=mf.Env(factory, arguments, num_envs=4)))
 
     assert of(max_cycles=3, name="b", render=True, speed=2, far=math.inf) == []
     assert of(max_cycles="abc", name=3, render="no", speed=math.nan) == [
@@ -247,14 +301,14 @@ def test_an_argument_of_another_kind_than_the_environment_takes_is_refused() -> 
     ]
     # Its parallel_env takes whatever there is, and hands it on to the raw_env beside it.
     passing_on = mf.Env("mpe2.simple_tag_v3.parallel_env", {"max_cycles": "abc"}, num_envs=4)
-    assert sentences(limit_problems(dataclasses.replace(small_run(), env=passing_on))) == [
+    assert wrong_with_settings(dataclasses.replace(small_run(), env=passing_on)) == [
         "env.max_cycles must be a number, such as 25, not 'abc'"
     ]
 
 
 def test_more_learners_than_rows_for_them_are_refused() -> None:
     thousand = dataclasses.replace(small_run(), placement=mf.RunPlacement(mf.LearnerPlacement(num_learners=1_000)))
-    problems = sentences(limit_problems(thousand))
+    problems = wrong_with_settings(thousand)
     assert problems[0].startswith(
         "1,000 learners (num_learners) would share policies.hunters.algorithm.minibatch_agent_steps=64, and each needs"
     )
@@ -277,6 +331,14 @@ def test_an_optimizer_of_torch_has_ranges_too() -> None:
     optimizer = mf.TorchOptimizer(torch.optim.SGD, {"momentum": math.nan})
     (problem,) = sentences(setting_problems(mf.PPO(optimizer=optimizer), "algorithm"))
     assert problem.startswith("algorithm.optimizer.momentum must be a number")
+
+    class Own(torch.optim.SGD):
+        def __init__(self, params: Any, lr: float, momentum: float, alpha: Annotated[float, mf.Range(0, 9)]) -> None:
+            super().__init__(params, lr)
+
+    optimizer = mf.TorchOptimizer(Own, {"momentum": 7.0, "alpha": 10.0})
+    (problem,) = sentences(setting_problems(mf.PPO(optimizer=optimizer), "algorithm"))
+    assert problem == "algorithm.optimizer.alpha must be at most 9, not 10"
 
 
 class Late:

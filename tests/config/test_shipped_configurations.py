@@ -8,11 +8,11 @@ import pytest
 
 import marlflow as mf
 from marlflow import conf
+from marlflow.checks.validation import ready
 from marlflow.config.compose import composed, composing
 from marlflow.config.placement import placements
 from marlflow.config.plans import drawn_plan
 from marlflow.config.schema import read
-from marlflow.config.validation import ready
 from marlflow.env import EnvAdapter, open_adapter
 from tests.config.composition import algorithms, experiment_of, prepared, ready_of
 from tests.env.optional import is_installed

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import marlflow as mf
-from marlflow.config.validation import ready
+from marlflow.checks.validation import ready
 from marlflow.env import cartpole_team
 from marlflow.env.batched.versions import batched_maker
 from marlflow.env.make import EnvMaker

@@ -11,7 +11,7 @@ import pytest
 
 import marlflow as mf
 from marlflow.check_env import speed
-from marlflow.config.validation import ready
+from marlflow.checks.validation import ready
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.runtime.saved_runs import newest
 from marlflow.sampling import env_closing as closing

@@ -20,8 +20,8 @@ from marlflow.algorithms.imported import SavedPolicy
 from marlflow.base.random import key
 from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.base.spaces import Spaces
+from marlflow.checks.validation import ready
 from marlflow.config.imports import policy_of
-from marlflow.config.validation import ready
 from marlflow.driver.evaluation_files import as_csv, as_json, write_evaluation
 from marlflow.driver.evaluation_tables import as_table
 from marlflow.runtime.saved_league import saved_run

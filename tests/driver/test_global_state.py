@@ -12,7 +12,7 @@ from gymnasium.spaces import Box
 
 import marlflow as mf
 from marlflow.base.batch import Array
-from marlflow.config.validation import ready
+from marlflow.checks.validation import ready
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.sampling.worker import RolloutWorker
 from tests.runtime.small_runs import SMALL_DQN, policies, small_run

@@ -11,8 +11,8 @@ import pytest
 
 import marlflow as mf
 from marlflow.base.serialization import from_bytes
+from marlflow.checks.validation import ready
 from marlflow.config.plans import drawn_plan
-from marlflow.config.validation import ready
 from marlflow.runtime.saved_runs import newest
 from tests.driver.joint_learning import SMALL, Team, team_run
 from tests.driver.kept_runs import assert_equal, kept

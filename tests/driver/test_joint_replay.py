@@ -13,8 +13,8 @@ import torch
 
 import marlflow as mf
 from marlflow.base.serialization import from_bytes
+from marlflow.checks.validation import ready
 from marlflow.config.plans import drawn_plan
-from marlflow.config.validation import ready
 from marlflow.runtime.saved_runs import newest
 from marlflow.sampling.protocol import Request
 from tests.driver import coming_and_going

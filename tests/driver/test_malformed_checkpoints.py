@@ -13,8 +13,9 @@ import pytest
 
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.serialization import from_bytes, to_bytes
+from marlflow.checks.validation import ready
+from marlflow.config.checked import CheckedExperiment
 from marlflow.config.experiment import CheckpointConfig, Record
-from marlflow.config.validation import CheckedExperiment, ready
 from marlflow.driver.checkpointing import check_identity
 from marlflow.driver.train import resume, train
 from marlflow.runtime.checkpoint_notes import notes_of

@@ -14,9 +14,9 @@ from gymnasium.spaces import Box
 from pettingzoo import ParallelEnv
 
 import marlflow as mf
+from marlflow.checks.validation import ready
 from marlflow.cli.main import failure
 from marlflow.config.schema import read_values
-from marlflow.config.validation import ready
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.sampling.mapping import Rule, policy_of
 from marlflow.sampling.matchmaking import TRIAL, EpisodeId, RandomSeats, deal_one

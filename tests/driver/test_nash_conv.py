@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from marlflow.algorithms.recurrent_ppo import RecurrentPPO
+from marlflow.checks.nash_conv import information_states
+from marlflow.checks.validation import ready
 from marlflow.config.experiment import Env, Evaluation, Experiment, Log, Policy
-from marlflow.config.nash_conv import information_states
-from marlflow.config.validation import ready
 from marlflow.driver.nash_conv import MemberWeights, SolutionNashConv
 from marlflow.league import PSRO, AlphaStar, League, NaiveSelfPlay, SnapshotRules
 from marlflow.league.members import Members

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import marlflow as mf
-from marlflow.config.validation import ready
+from marlflow.checks.validation import ready
 from marlflow.driver.learner_totals import LearnerTotals
 from marlflow.driver.never_updated import why_never_updated
 from tests.runtime.small_runs import SMALL_DQN, SMALL_PPO, policies, small_run

@@ -13,8 +13,8 @@ import pytest
 
 import marlflow as mf
 from marlflow.base.batch import Array
+from marlflow.checks.validation import ready
 from marlflow.config.opponents import sides_in_turn
-from marlflow.config.validation import ready
 from marlflow.sampling.receipts import EpisodeResult
 from tests.driver.rock_paper_scissors import ROUNDS, RockPaperScissors
 from tests.driver.test_matchmakers import Undeclared

@@ -13,7 +13,7 @@ import pytest
 
 import marlflow as mf
 from marlflow.base.items import Weights
-from marlflow.config.validation import ready
+from marlflow.checks.validation import ready
 from marlflow.sampling.protocol import FrozenPolicy
 from tests.driver.kept_runs import entries_in, kept
 from tests.driver.past_selves import PastSelves, against_past_selves

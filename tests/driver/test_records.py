@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import marlflow as mf
-from marlflow.config.validation import ready
+from marlflow.checks.validation import ready
 from marlflow.env import cartpole_team
 from marlflow.offline.dataset import find_dataset
 from marlflow.offline.environment import recorded_environment

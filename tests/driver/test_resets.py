@@ -14,7 +14,7 @@ import pytest
 import marlflow as mf
 from marlflow.base.sequences import Sequences
 from marlflow.base.serialization import from_bytes
-from marlflow.config.validation import ready
+from marlflow.checks.validation import ready
 from marlflow.driver.resets import LearnerResets
 from marlflow.driver.round_hooks import BetweenRounds
 from marlflow.runtime.saved_runs import newest

@@ -16,7 +16,7 @@ from pettingzoo.classic import connect_four_v3
 import marlflow as mf
 from marlflow.base.batch import Array
 from marlflow.base.spaces import Spaces
-from marlflow.config.validation import ready
+from marlflow.checks.validation import ready
 from marlflow.driver.checkpointing import identity
 from marlflow.env import cartpole_team
 from marlflow.policy.actor import Acted, Mode

@@ -15,10 +15,11 @@ import torch
 import yaml
 
 import marlflow as mf
+from marlflow.checks.validation import from_config
 from marlflow.config.compose import composing
 from marlflow.config.description import plain
 from marlflow.config.overrides import prepare
-from marlflow.config.schema import from_config, read_values
+from marlflow.config.schema import read_values
 from marlflow.driver.preamble import as_yaml
 from marlflow.observe.run_log import logged_in
 from tests.driver.breaking_environments import Raises

@@ -222,7 +222,10 @@ def test_a_random_opening_is_of_legal_moves_all_lengths_are_equally_likely_and_n
     [
         (wrappers.joint_state, "wrapper joint_state of environment .* has no form for functional environments, as"),
         (wrappers.agent_indicator, "wrapper agent_indicator of environment .*'walker_0' sees .*put padding before it"),
-        (wrappers.random_opening, "wrapper random_opening of .*: it takes an AEC environment, in which agents take turns"),
+        (
+            wrappers.random_opening,
+            "wrapper random_opening of .*: it takes an AEC environment, in which agents take turns",
+        ),
         (
             Wrapper("scale", wrappers.reward_scale, {"scale": -1}),
             "wrapper scale of .*: scale must be more than 0, not -1",

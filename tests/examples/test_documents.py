@@ -333,26 +333,35 @@ def test_the_tutorials_plan_is_a_word_on_the_command_line(folder: Path, capsys: 
     assert "Scale(factor=0.1) → Advantages" in said
 
 
-def test_the_page_on_algorithms_of_ones_own_has_two_that_run(tmp_path: Path) -> None:
-    signed, soft_q, experiment = blocks(OWN_ALGORITHM, "python")
-    (soft_q_yaml,) = blocks(OWN_ALGORITHM, "yaml")
+def test_the_page_on_algorithms_of_ones_own_has_three_that_run(tmp_path: Path) -> None:
+    signed, cql, soft_q, experiment = blocks(OWN_ALGORITHM, "python")
+    cql_yaml, soft_q_yaml = blocks(OWN_ALGORITHM, "yaml")
     files = {
         "signed.py": signed,
+        "cql.py": cql,
         "soft_q.py": soft_q,
         "experiment.py": experiment,
+        "conf/algorithm/cql.yaml": cql_yaml,
         "conf/algorithm/soft_q.yaml": soft_q_yaml,
         "conf/algorithm/signed_ppo.yaml": "defaults: [ppo]\n_target_: signed.SignedPPO\n",
     }
     (tmp_path / "conf" / "algorithm").mkdir(parents=True)
     for name, text in files.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
-    plan, train = re.findall(r"^marlflow (plan|train) (.*)$", "".join(blocks(OWN_ALGORITHM)), re.M)
-    assert (plan[0], train[0]) == ("plan", "train")
-    planned = [["plan", *shlex.split(words)] for _, words in (plan, train)]
-    planned.append([word.replace("soft_q", "signed_ppo").replace("=dqn", "=ppo") for word in planned[0]])
-    program = f"import experiment; from marlflow.cli.main import main; print([main(words) for words in {planned}])"
+    lines = re.findall(r"^marlflow (plan|train) (.*)$", "".join(blocks(OWN_ALGORITHM)), re.M)
+    assert [command for command, _ in lines] == ["plan", "train"] * 2
+    planned = [["plan", *shlex.split(words)] for _, words in lines]
+    planned.append([word.replace("soft_q", "signed_ppo").replace("=dqn", "=ppo") for word in planned[2]])
+    planned.append([*planned[0], "policies.cart.algorithm.alpha=200"])
+    program = f"""
+import experiment, sys
+from marlflow.cli.main import main
+sys.stderr = sys.stdout
+print([main(words) for words in {planned}])
+"""
     said = said_in(tmp_path, "-c", program)
-    assert "[0, 0, 0]" in said
+    assert "[0, 0, 0, 0, 0, 2]" in said
+    assert "policies.cart.algorithm.alpha must be at most 100, not 200" in said
     assert "signs → Advantages" in said
     # What the experiment printed last: the plan's ratio is exact.
     (stored, updates, return_mean) = re.findall(r"^(\d+) (\d+) ([\d.]+)$", said, re.M)[-1]

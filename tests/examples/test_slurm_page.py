@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from marlflow.checks.commands import check
 from marlflow.cli.arguments import Words, split
 from marlflow.cli.job import prepared
 from marlflow.cli.options import declared, parse
-from marlflow.config.checks import check
 from marlflow.config.schema import read
 from tests.examples.test_documents import REPOSITORY, blocks
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import marlflow as mf
-from marlflow.config.checks import check
+from marlflow.checks.commands import check
+from marlflow.checks.validation import ready
 from marlflow.config.drawn_league import league_work, with_league
 from marlflow.config.plans import drawn_plan
-from marlflow.config.validation import ready
 from marlflow.driver.train import train_checked
 from marlflow.flow import WorkBetweenRounds
 from marlflow.league.dealing import LeagueMatchmaker

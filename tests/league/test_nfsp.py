@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pytest
 
 import marlflow as mf
-from marlflow.config.validation import ready
+from marlflow.checks.validation import ready
 from marlflow.env import openspiel
 from marlflow.league.sides import sides_of
 from tests.config.composition import ready_of

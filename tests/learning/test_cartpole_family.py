@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.meta import adapted_returns, experiment_of, learned
-from marlflow.config.validation import ready
+from marlflow.checks.validation import ready
 from marlflow.driver.train import train
 
 

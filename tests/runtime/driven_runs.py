@@ -9,8 +9,8 @@ from typing import Any
 
 import marlflow as mf
 from marlflow.base.fault_kind import FaultKind
+from marlflow.checks.validation import ready
 from marlflow.config.plans import RoundHooks, build_plan
-from marlflow.config.validation import ready
 from marlflow.flow import Executor
 from marlflow.replay.shards import learner_of_replay
 from marlflow.runtime.protocol import Runtime

@@ -9,8 +9,8 @@ import numpy as np
 
 import marlflow as mf
 from marlflow.base.serialization import Tree, from_bytes
+from marlflow.checks.validation import ready
 from marlflow.config.plans import RoundHooks, build_plan
-from marlflow.config.validation import ready
 from marlflow.flow import Executor
 from marlflow.flow.relocate import Where
 from marlflow.runtime.protocol import Runtime

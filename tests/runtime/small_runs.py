@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import marlflow as mf
-from marlflow.config.validation import ready
+from marlflow.checks.validation import ready
 from marlflow.env import cartpole_team
 from marlflow.runtime.spec import RunSpec
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import marlflow as mf
+from marlflow.checks.validation import ready
 from marlflow.config.plans import drawn_plan
-from marlflow.config.validation import ready
 from marlflow.flow.relocate import Where
 from marlflow.runtime.inline import InlineRuntime
 from tests.runtime.relocated_runs import Ran, assert_same, placed, run

@@ -13,7 +13,7 @@ import marlflow as mf
 from marlflow.base.awaiting import begun
 from marlflow.base.items import Weights
 from marlflow.base.serialization import from_bytes
-from marlflow.config.validation import ready
+from marlflow.checks.validation import ready
 from marlflow.flow import Executor, Plan, source
 from marlflow.policy.actor import EvaluationMode
 from marlflow.runtime.inline import InlineRuntime

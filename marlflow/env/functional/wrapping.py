@@ -192,7 +192,7 @@ class RandomOpening(FunctionalWrapper):
         if problem := random_opening_problem(_SpacesOfEnv(env), env.turn_based, moves):
             raise ConfigInvalid([problem])
         self._moves = moves
-        self._actions = {name: env.action_space(agents[0]) for name, agents in env.groups.items()}
+        self._actions: dict[str, Any] = {name: env.action_space(agents[0]) for name, agents in env.groups.items()}
 
     def reset(self, key: Any) -> tuple[Any, FunctionalStep]:
         begins, counts, plays = jax.random.split(key, 3)
@@ -209,14 +209,17 @@ class RandomOpening(FunctionalWrapper):
 
         count = jax.random.randint(counts, (), 0, self._moves + 1)
         state, step, is_quiet = jax.lax.fori_loop(0, count, move, (*first, jnp.asarray(True)))
-        return jax.tree.map(lambda played, fresh: jnp.where(is_quiet, played, fresh), (state, step), first)
+        chosen: tuple[Any, FunctionalStep] = jax.tree.map(
+            lambda played, fresh: jnp.where(is_quiet, played, fresh), (state, step), first
+        )
+        return chosen
 
     def _random_actions(self, key: Any, step: FunctionalStep) -> ByGroup:
         """Return a legal action of each agent, all of them equally likely; of those not to move, any."""
         actions = {}
         for number, (name, agents) in enumerate(self.env.groups.items()):
             space = self._actions[name]
-            legal = step.action_masks.get(name, np.ones((len(agents), int(space.n)), bool))
+            legal = step.action_masks.get(name, jnp.ones((len(agents), int(space.n)), bool))
             scores = jnp.where(jnp.asarray(legal, bool), 0.0, -jnp.inf)
             drawn = jax.random.categorical(jax.random.fold_in(key, number), scores)
             actions[name] = drawn + int(space.start)

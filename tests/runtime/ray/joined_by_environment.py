@@ -16,7 +16,7 @@ from pathlib import Path
 from ray.cluster_utils import Cluster
 
 import marlflow as mf
-from marlflow.config.checks import machines_to_plan_for
+from marlflow.checks.commands import machines_to_plan_for
 from tests.forked_workers import closed_template, forked_workers
 from tests.runtime.small_runs import small_run
 

@@ -52,7 +52,7 @@ def test_whatever_is_killed_nothing_is_done_twice(tmp_path: Path, monkeypatch: p
     killer = Killer(folder, VICTIMS, PARTS, (folder / "enough").touch, apart_s=0.5, seed=4)
     monkeypatch.setattr(chaos_parts, "BETWEEN_ROUNDS", [killer.round_begins])
     # What is tried before the run is not in its journals.
-    monkeypatch.setattr("marlflow.config.checks.rehearsal_problems", lambda *_: [])
+    monkeypatch.setattr("marlflow.checks.commands.rehearsal_problems", lambda *_: [])
     try:
         result = mf.train(experiment, tmp_path / "run")
     finally:

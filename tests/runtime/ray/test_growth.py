@@ -21,8 +21,8 @@ import marlflow as mf
 from marlflow.algorithms.dqn import DQNLoss
 from marlflow.base.batch import Array
 from marlflow.base.spaces import Spaces
-from marlflow.config.checks import runtime_of
-from marlflow.config.validation import ready
+from marlflow.checks.commands import runtime_of
+from marlflow.checks.validation import ready
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.runtime.protocol import Runtime
 from marlflow.runtime.ray import RayRuntime, reservation

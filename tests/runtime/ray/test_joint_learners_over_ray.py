@@ -83,7 +83,7 @@ def test_two_processes_learn_what_one_does(tmp_path: Path) -> None:
 
 def team_run_start() -> np.ndarray:
     """The vector of parameters before the first update."""
-    from marlflow.config.validation import ready
+    from marlflow.checks.validation import ready
 
     vector: np.ndarray = ready(team_run(240)).spec.learners["pair"].learner().state()["vector"]
     return vector

@@ -14,7 +14,7 @@ import ray
 
 import marlflow as mf
 from marlflow.base.items import Weights
-from marlflow.config.validation import ready
+from marlflow.checks.validation import ready
 from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.protocol import Runtime
 from marlflow.runtime.ray import RayRuntime, remote_worker

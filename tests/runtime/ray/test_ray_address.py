@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import marlflow as mf
+from marlflow.checks.validation import ready
 from marlflow.config.cluster_address import cluster_address, cluster_setting
-from marlflow.config.validation import ready
 from marlflow.runtime.forked.template import SWITCH_VARIABLE
 from marlflow.runtime.ray import local_ray as local
 from marlflow.runtime.ray.cluster import join

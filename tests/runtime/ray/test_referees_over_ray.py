@@ -13,7 +13,7 @@ import pytest
 import ray
 
 import marlflow as mf
-from marlflow.config.validation import ready
+from marlflow.checks.validation import ready
 from marlflow.driver.matches import RefereedWorkers
 from marlflow.runtime.ray import RayRuntime
 from marlflow.sampling.protocol import EvaluationRequest, FrozenPolicy, Weights

@@ -12,7 +12,7 @@ import pytest
 import ray
 
 import marlflow as mf
-from marlflow.config.validation import ready
+from marlflow.checks.validation import ready
 from marlflow.runtime.ray import RayRuntime
 from marlflow.runtime.ray.handles import LearnerHandle
 from marlflow.sampling.receipts import Fault

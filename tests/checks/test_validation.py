@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import marlflow as mf
+from marlflow.checks.validation import ready
 from marlflow.config.placement import shared_equally
-from marlflow.config.validation import ready
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.resources import Machines

@@ -12,9 +12,10 @@ from torch import nn
 
 from marlflow.algorithms.dqn import DQN
 from marlflow.algorithms.ppo import PPO
+from marlflow.checks.memory import available_memory, memory_problems
+from marlflow.checks.validation import ready
 from marlflow.config.experiment import Policy, Rollouts, RuntimeConfig, Stop
-from marlflow.config.memory import available_memory, memory_problems, parameters_of
-from marlflow.config.validation import ready
+from marlflow.policy.tensors import parameters_of
 from marlflow.policy.torso import MLP
 from tests.driver.joint_replay_learning import Sum, sum_run
 from tests.runtime.small_runs import small_run

@@ -14,8 +14,8 @@ from torch import nn
 import marlflow as mf
 from marlflow.algorithms.shipped import SHIPPED
 from marlflow.base.spaces import Spaces
-from marlflow.config.rehearsal import rehearsal_problems
-from marlflow.config.validation import ready
+from marlflow.checks.rehearsal import rehearsal_problems
+from marlflow.checks.validation import ready
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.env.spaces_only import SpacesOnlyEnv
 from marlflow.runtime.spec import LearnerSpec, PolicySpec, RunSpec

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from marlflow.base.errors import NotCompiled
 from marlflow.base.problems import Problem
+from marlflow.config.checked import CheckedExperiment
 from marlflow.config.environment import environment_name
 from marlflow.config.learners import subject_of
-from marlflow.config.validation import CheckedExperiment
 from marlflow.env.batched.protocol import FUNCTIONAL_ENVIRONMENTS, is_functional
 from marlflow.env.batched.versions import makes_batches
 from marlflow.env.make import EnvMaker

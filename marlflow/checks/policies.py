@@ -16,10 +16,10 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.base.problems import Problem, ProblemKind
 from marlflow.base.spaces import Spaces
 from marlflow.config.experiment import LearnerConfig, Policy
-from marlflow.config.memory import parameters_of
 from marlflow.config.renamed import renamed_hooks
 from marlflow.config.settings import setting_problems
 from marlflow.env.frames import raised
+from marlflow.policy.tensors import parameters_of
 from marlflow.policy.torso import build_torso
 
 _MOST_NAMED = 3

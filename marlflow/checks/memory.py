@@ -9,19 +9,17 @@ import contextlib
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import nn
-from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from marlflow.base.spaces import Spaces
 from marlflow.config.cluster_address import cluster_address
 from marlflow.config.experiment import Experiment
 from marlflow.learner.optimizer import Adam
+from marlflow.policy.tensors import UNCOUNTABLE, parameters_of
 from marlflow.runtime.resources import requests_of
 from marlflow.runtime.spec import LearnerPlacement, PolicySpec, RunSpec
 
@@ -30,8 +28,6 @@ _FLOAT32 = 4
 _PROCESS_BYTES = 100 * 2**20
 
 _CGROUPS = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/memory"))
-# More than any machine has; used for sizes that overflow.
-_UNCOUNTABLE = 2**62
 _MOST_NAMED = 3
 
 
@@ -77,31 +73,6 @@ def available_memory() -> int:
     return min([_left_on_machine(), *_left_in_container()])
 
 
-def parameters_of(build: Callable[[], Any]) -> int | None:
-    """Count the parameters of the network that `build` returns, without allocating memory.
-
-    Returns None if `build` needs real memory. Raises ConfigInvalid from `build`.
-    """
-    counted: dict[int, nn.Parameter] = {}
-
-    def count(_module: nn.Module, _name: str, parameter: nn.Parameter) -> None:
-        counted[id(parameter)] = parameter
-
-    # An actor may keep its network in an attribute of any name; the hook sees every parameter registered.
-    hook = register_module_parameter_registration_hook(count)
-    try:
-        with torch.device("meta"):
-            network = build()
-    except (RuntimeError, TypeError, NotImplementedError) as error:
-        # Torch reports an overflow for sizes whose product exceeds 64 bits. Other errors come from code that reads a
-        # tensor's values, which do not exist on the meta device.
-        return _UNCOUNTABLE if "overflow" in str(error) else None
-    finally:
-        hook.remove()
-    parameters = network.parameters() if isinstance(network, nn.Module) else counted.values()
-    return sum(parameter.numel() for parameter in parameters)
-
-
 def _needs(experiment: Experiment, spec: RunSpec, players: Mapping[str, Sequence[str]]) -> Iterator[Need]:
     for learner in spec.learners.values():
         path = experiment.path_of_learner(learner.name)
@@ -131,7 +102,7 @@ def _network_needs(
         on_cpu = torch.device(placement.torch_device).type == "cpu"
         learners = placement.num_learners if separate else 1
         sets = ((2 + moments) * learners if on_cpu else 0) + 1 + spec.num_workers + spec.num_referees
-        size = "parameters" if num_parameters == _UNCOUNTABLE else f"{num_parameters:,} parameters"
+        size = "parameters" if num_parameters == UNCOUNTABLE else f"{num_parameters:,} parameters"
         yield Need(num_parameters * sets * _FLOAT32, f"{size} of policy {policy.name!r} ({keys})")
 
 
@@ -190,6 +161,6 @@ def _left_in_container() -> Iterator[int]:
 
 
 def _written(nbytes: int) -> str:
-    if nbytes >= _UNCOUNTABLE:
+    if nbytes >= UNCOUNTABLE:
         return "4 million TiB"
     return f"{nbytes / 2**40:,.1f} TiB" if nbytes >= 2**40 else f"{nbytes / 2**30:,.2f} GiB"

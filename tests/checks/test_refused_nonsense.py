@@ -12,9 +12,9 @@ import pytest
 from gymnasium.spaces import Discrete
 
 import marlflow as mf
-from marlflow.config.checks import check
+from marlflow.checks.commands import check
+from marlflow.checks.validation import ready
 from marlflow.config.schema import read
-from marlflow.config.validation import ready
 from marlflow.runtime.resources import Machines
 from tests.config.composition import prepared
 from tests.runtime.small_runs import small_run

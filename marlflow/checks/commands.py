@@ -8,12 +8,13 @@ from dataclasses import replace
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.problems import Problems
+from marlflow.checks.compiled import compile_problems
+from marlflow.checks.rehearsal import rehearsal_problems
+from marlflow.checks.validation import problems_of
+from marlflow.config.checked import CheckedExperiment
 from marlflow.config.cluster_address import cluster_address
-from marlflow.config.compiled import compile_problems
 from marlflow.config.experiment import Experiment
 from marlflow.config.plans import drawn_plan
-from marlflow.config.rehearsal import rehearsal_problems
-from marlflow.config.validation import CheckedExperiment, problems_of
 from marlflow.runtime.protocol import Runtime
 from marlflow.runtime.resources import Machines, local_resources, without_cuda
 

@@ -6,36 +6,32 @@ from collections.abc import Iterator
 
 from marlflow.algorithms.algorithm import Algorithm
 from marlflow.algorithms.dqn import DQN
-from marlflow.base.problems import Problems
-from marlflow.config.callbacks import callback_problems
+from marlflow.base.problems import Problem
 from marlflow.config.cluster_address import cluster_address, cluster_setting
 from marlflow.config.environment import argument_problems
 from marlflow.config.experiment import Experiment, RuntimeConfig
-from marlflow.config.placement import placement_problems
 from marlflow.config.records import offline_records
-from marlflow.config.settings import any_wrong_type, setting_problems
+from marlflow.config.settings import setting_problems
 
 
-def limit_problems(experiment: Experiment) -> Problems:
-    """Yield a problem for each setting of a wrong type, out of range, or in conflict."""
-    problems: Problems = [*setting_problems(experiment), *argument_problems(experiment.env)]
+def declared_problems(experiment: Experiment) -> Iterator[Problem | str]:
+    """Yield a problem for each setting of a wrong type or out of range."""
+    yield from setting_problems(experiment)
+    yield from argument_problems(experiment.env)
     if (records := offline_records(experiment.env)) is not None:
-        problems += setting_problems(records, "env")
-    if any_wrong_type(problems):
-        return problems
-    if not problems:
-        problems += _env_division_problems(experiment)
-    problems += callback_problems(experiment)
-    problems += [*_store_problems(experiment.runtime), *placement_problems(experiment)]
+        yield from setting_problems(records, "env")
+
+
+def learner_limit_problems(experiment: Experiment) -> Iterator[str]:
+    """Yield a problem for each learner whose settings contradict each other."""
     for path, algorithm, placement in experiment.all_learners():
-        problems += _replay_problems(f"{path}.algorithm", algorithm)
-        problems += _share_problems(
-            path, algorithm, placement.num_learners or experiment.placement.learners.num_learners
-        )
-    return problems
+        yield from _replay_problems(f"{path}.algorithm", algorithm)
+        learners = placement.num_learners or experiment.placement.learners.num_learners
+        yield from _share_problems(path, algorithm, learners)
 
 
-def _env_division_problems(experiment: Experiment) -> Iterator[str]:
+def env_division_problems(experiment: Experiment) -> Iterator[str]:
+    """Yield why the environments cannot be divided among the workers."""
     num_envs, workers = experiment.env.num_envs, experiment.rollouts.num_workers
     if num_envs < workers:
         yield (
@@ -52,7 +48,8 @@ def _env_division_problems(experiment: Experiment) -> Iterator[str]:
         )
 
 
-def _store_problems(runtime: RuntimeConfig) -> Iterator[str]:
+def store_problems(runtime: RuntimeConfig) -> Iterator[str]:
+    """Yield a problem for each setting of a Ray of its own, if the run joins one."""
     if cluster_address(runtime) is None:
         return
     own = {"object_store_bytes": "", "node_ip_address": f"={runtime.node_ip_address}", "dashboard": ""}

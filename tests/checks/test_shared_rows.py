@@ -13,10 +13,10 @@ from marlflow.algorithms.clone import Clone
 from marlflow.algorithms.dqn import DQN
 from marlflow.algorithms.ppo import PPO
 from marlflow.algorithms.scripted import Random
-from marlflow.config.checks import check
+from marlflow.checks.commands import check
+from marlflow.checks.validation import ready
 from marlflow.config.experiment import Env, Experiment, LearnerConfig, OfflineData, Policy, Rollouts
 from marlflow.config.plans import drawn_plan
-from marlflow.config.validation import ready
 from marlflow.driver.checkpointing import identity
 from marlflow.policy.recurrent import GRU
 from tests.config.composition import ready_of

@@ -11,10 +11,10 @@ from gymnasium import spaces as gym
 from marlflow.algorithms.algorithm import describe_space, needs_state
 from marlflow.base.problems import Problems
 from marlflow.base.spaces import Spaces
+from marlflow.checks.info_columns import info_environment_problems
+from marlflow.checks.joint import joint_stream_problems
 from marlflow.config.critics import critic_environment_problems, with_state_space
 from marlflow.config.experiment import Experiment
-from marlflow.config.info_columns import info_environment_problems
-from marlflow.config.joint import joint_stream_problems
 from marlflow.config.league import assign_league
 from marlflow.config.learners import assigned_learner_problems
 from marlflow.config.policy_assignment import PolicyAssignment, assign_policies

@@ -1,0 +1,1 @@
+"""The checks of an experiment before it runs, in phases."""
