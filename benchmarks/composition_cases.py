@@ -253,7 +253,7 @@ _TOKENS = (
     "evaluation.final_episodes=400",
     "stop.env_steps=20000",
 )
-_BETA = "policies.speaker.algorithm.kl_to_reference"
+_NEAR = "policies.speaker.algorithm.parts.reference={{_target_: marlflow.KLToReference, beta: {}}}"
 _TOKEN_CASES = (
     Case("token_signal", (*_TOKEN_EXPERIMENT, "stop.env_steps=40000"), 0.9, 1, policy="speaker"),
     Case(
@@ -264,9 +264,9 @@ _TOKEN_CASES = (
         policy="speaker",
         is_control=True,
     ),
-    Case("token_signal_beta_10", (*_TOKENS, f"{_BETA}=10"), policy="speaker", count=near_reference),
-    Case("token_signal_beta_half", (*_TOKENS, f"{_BETA}=0.5"), policy="speaker", count=pays_for_leaving),
-    Case("token_signal_beta_0", (*_TOKENS, f"{_BETA}=0"), 0.9, 1, policy="speaker", count=far_from_reference),
+    Case("token_signal_beta_10", (*_TOKENS, _NEAR.format(10)), policy="speaker", count=near_reference),
+    Case("token_signal_beta_half", (*_TOKENS, _NEAR.format(0.5)), policy="speaker", count=pays_for_leaving),
+    Case("token_signal_beta_0", (*_TOKENS, _NEAR.format(0)), 0.9, 1, policy="speaker", count=far_from_reference),
 )
 
 

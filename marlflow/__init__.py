@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from marlflow.algorithms.from_run import FromRun, Frozen
     from marlflow.algorithms.happo import HAPPO
     from marlflow.algorithms.impala import IMPALA
+    from marlflow.algorithms.kl_to_reference import KLToReference
     from marlflow.algorithms.maddpg import MADDPG
     from marlflow.algorithms.maml import MAML
     from marlflow.algorithms.mappo import MAPPO
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
         OffPolicyActorCritic,
         OffPolicyAlgorithm,
     )
+    from marlflow.algorithms.part import Part
     from marlflow.algorithms.ppo import PPO
     from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
     from marlflow.algorithms.qmix import QMIX
@@ -146,6 +148,7 @@ if TYPE_CHECKING:
     from marlflow.learner.loss import LossFunction, LossTerms
     from marlflow.learner.loss_groups import LossGroup
     from marlflow.learner.optimizer import Adam, Optimizer, TorchOptimizer
+    from marlflow.learner.part_state import PartState
     from marlflow.learner.protocol import Learner
     from marlflow.observe.callback import Callback, EvaluationEvent, FaultEvent, RunEnd, StopRun
     from marlflow.observe.early_stop import EarlyStop
@@ -190,7 +193,6 @@ if TYPE_CHECKING:
         Join,
         JoinSegments,
         JointAdvantages,
-        KLToReference,
         Learn,
         LearnInOrder,
         MetaLearn,
@@ -235,9 +237,9 @@ __all__ = [
     "LearnerPlacement", "LearningAlgorithm", "Linear", "Located", "Log", "LossFunction", "LossGroup",
     "LossTerms", "MarlflowError", "MatchRules", "Matchmaker", "MatchmakerFailed", "Member", "MetaLearn",
     "MlflowSink", "NStep", "NaiveSelfPlay", "NestedTorsoConfig", "Normalize", "OffPolicyActorCritic",
-    "OffPolicyAlgorithm", "OfflineData", "OperatorRaised", "Optimizer", "PPOLoss", "PayoffSettings",
-    "PiecewiseConstant", "Place", "PlacementOverrides", "Plan", "PlanInvalid", "Policy", "PolicyStop", "Pool",
-    "PopulationChange",
+    "OffPolicyAlgorithm", "OfflineData", "OperatorRaised", "Optimizer", "PPOLoss", "Part", "PartState",
+    "PayoffSettings", "PiecewiseConstant", "Place", "PlacementOverrides", "Plan", "PlanInvalid", "Policy", "PolicyStop",
+    "Pool", "PopulationChange",
     "PopulationMatchmaker", "Prioritized", "Problem", "Publish", "QNetwork", "Random", "RandomSeats",
     "RatingSettings", "Record", "RecordsDamaged", "RecurrentPPO", "RecurrentTorso", "RecurrentTorsoConfig",
     "Replay", "ReplayBuffer", "Report", "Reprioritize", "Reservoir", "Reset", "ResettingMatchmaker",

@@ -13,7 +13,7 @@ from marlflow.algorithms.algorithm import STOCHASTIC_ACTIONS, Capabilities, Lear
 from marlflow.algorithms.cost_limit import COST_CRITIC, CostValueLoss, cost_seed, without_cost_critic
 from marlflow.algorithms.cost_stages import update_multiplier
 from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
-from marlflow.base.batch import Batch, EstimatedBatch
+from marlflow.base.batch import EstimatedBatch
 from marlflow.base.critic_input import OWN_OBSERVATION, CriticSees
 from marlflow.base.items import Fragment
 from marlflow.base.schedules import ScheduledFloat, initial_value
@@ -31,7 +31,6 @@ from marlflow.stages import (
     Concat,
     CostAdvantages,
     DropStale,
-    KLToReference,
     Learn,
     Normalize,
     Publish,
@@ -61,7 +60,6 @@ class PPO(LearningAlgorithm):
     normalize_values: bool = False
     critic_sees: Sequence[CriticSees] = OWN_OBSERVATION
     bootstrap_at_death: bool = False
-    kl_to_reference: ScheduledFloat | None = None
     max_staleness: int = 0
     normalize_advantages: bool = True
     cost_limit: ScheduledFloat | None = None
@@ -71,21 +69,17 @@ class PPO(LearningAlgorithm):
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
         estimate = Advantages(initial_value(self.discount), initial_value(self.gae_lambda), self.bootstrap_at_death)
         batches = experience.gather(Concat(agent_steps=self.batch_agent_steps))
-        fresh = self.near_reference(batches.then(DropStale(self.max_staleness), at=learner), learner)
-        estimated = fresh.then(estimate, at=learner)
+        fresh = self.with_stages("fresh", batches.then(DropStale(self.max_staleness), at=learner), learner)
+        estimated = self.with_stages("estimated", fresh.then(estimate, at=learner), learner)
         if (multiplier := update_multiplier(self)) is not None:
             costs = CostAdvantages(estimate.discount, estimate.gae_lambda)
             estimated = estimated.then(multiplier, at=learner).then(costs, at=learner)
         if self.normalize_advantages:
             estimated = estimated.then(Normalize(), at=learner)
-        learned = estimated.then(Learn(epochs=self.epochs, minibatch=self.minibatch_agent_steps), at=learner)
-        return Plan(self.name, output=learned.then(Publish(), at=learner), waits_for_rounds=True)
-
-    def near_reference(self, rows: Flow[Batch], learner: Learner) -> Flow[Batch]:
-        """Return the flow with the KL penalty for leaving the reference policy, if `kl_to_reference` is set."""
-        if self.kl_to_reference is None:
-            return rows
-        return rows.then(KLToReference(initial_value(self.kl_to_reference)), at=learner)
+        learn = Learn(epochs=self.epochs, minibatch=self.minibatch_agent_steps)
+        learned = self.with_stages("before_learning", estimated, learner).then(learn, at=learner)
+        reports = self.with_stages("after_update", learned, learner).then(Publish(), at=learner)
+        return Plan(self.name, output=reports, waits_for_rounds=True)
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> ActorCritic:
         critic_torso = None if self.shared_torso else model

@@ -34,8 +34,9 @@ class ReplayActorCritic(OffPolicyActorCritic):
         drawn = source(Draw(self.batch_agent_steps), at=replay)
         if (multiplier := update_multiplier(self)) is not None:
             drawn = drawn.then(multiplier, at=learner)
+        drawn = self.with_stages("before_learning", drawn, learner)
         train = (
-            drawn.then(Learn(), at=learner)
+            self.with_stages("after_update", drawn.then(Learn(), at=learner), learner)
             .then(self.sync(), at=learner)
             .then(Publish(every=self.publish_every_updates), at=learner)
         )

@@ -119,7 +119,7 @@ RANGES: Mapping[str, Range] = {
     ),
     **dict.fromkeys(("target_entropy_share", "scale_rate", "priority_max_share"), _SHARE),
     **dict.fromkeys(("tau", "squash_epsilon"), _SOME_SHARE),
-    **dict.fromkeys(("entropy_coefficient", "value_coefficient", "temperature", "beta", "kl_to_reference"), _WEIGHT),
+    **dict.fromkeys(("entropy_coefficient", "value_coefficient", "temperature", "beta"), _WEIGHT),
     **dict.fromkeys(("multiplier_learning_rate", "initial_multiplier"), _WEIGHT),
     "cost_limit": Range(0.0, _LARGEST_FLOAT32),
     "reward_from": _FINITE,
@@ -146,6 +146,8 @@ RANGES: Mapping[str, Range] = {
     "power": Range(0.0, 100.0),
     "RatingSettings.beta": Range(0.0, 1e3, above=True),
     "RatingSettings.tau": Range(0.0, 1e3),
+    # Parts of algorithms, whose names are a user's business elsewhere.
+    "KLToReference.beta": _WEIGHT,
     # Callbacks, whose names are a user's business elsewhere.
     "EarlyStop.reports": _COUNT,
     "EarlyStop.min_change": Range(0.0, _LARGEST_FLOAT32),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from marlflow.algorithms.algorithm import TorchAlgorithm
+from marlflow.algorithms.part import Part
 from marlflow.base.problems import Problem, ProblemKind
 from marlflow.base.schedules import CosineDecay, Linear, PiecewiseConstant, Schedule
 from marlflow.config.construct import LEFT, fit
@@ -160,8 +161,8 @@ def range_of(owner: type, name: str, default: Any) -> Range:
     for kind in owner.__mro__:
         if f"{kind.__name__}.{name}" in RANGES:
             return RANGES[f"{kind.__name__}.{name}"]
-    # Callbacks are no part of the experiment, so a `window` of theirs is not that of a league.
-    if name in RANGES and not issubclass(owner, Callback):
+    # A `window` of a callback is not that of a league, nor the `beta` of a part that of an optimizer.
+    if name in RANGES and not issubclass(owner, Callback | Part):
         return RANGES[name]
     if issubclass(owner, TorchAlgorithm) and type(default) is int:
         # Whole numbers of a user's algorithm are counts, at least 1 unless it says otherwise.

@@ -30,6 +30,7 @@ from marlflow.learner.loss_groups import LossGroup, as_groups, noise_width
 from marlflow.learner.multiplier import MULTIPLIER, Multiplier
 from marlflow.learner.optimizer import Adam, Optimizer
 from marlflow.learner.parameters import COUNTS, LearnerParameters
+from marlflow.learner.part_state import PartState
 from marlflow.learner.saved_state import check_state, with_published
 from marlflow.learner.update_job import TargetUpdate, UpdateRequest
 from marlflow.learner.update_loop import UpdateLoop
@@ -52,8 +53,8 @@ class TorchLearner:
 
     `policies` defaults to the learner's `name`; `seats` has their agent slots, if known. `module` has an `actor`, or
     `actors` by policy, and a `critic` if `values` is called. `losses` is one loss or several loss groups, on batches of
-    type `trains_on`. With `target`, they get a frozen copy of the module, updated by `sync_target`. With
-    `reference`, `reference` is a frozen copy of the only actor as it was at the start. `loss_groups` are those that
+    type `trains_on`. With `target`, they get a frozen copy of the module, updated by `sync_target`.
+    `part_states` are what the algorithm's parts keep. `loss_groups` are those that
     stages may train apart, each with its own type of batch. With `initial_multiplier`, costs have a limit (see
     `learner.multiplier`). `extra_losses` are added to the losses (see ExtraLoss). `place` None is this process.
 
@@ -83,7 +84,7 @@ class TorchLearner:
         seed: int = 0,
         compute: Compute = ON_CPU,
         target: bool = False,
-        reference: bool = False,
+        part_states: Sequence[PartState] = (),
         learns_on: LearnsOn = "learner",
         initial_multiplier: float | None = None,
         loss_groups: Mapping[str, type] = MappingProxyType({}),
@@ -110,7 +111,7 @@ class TorchLearner:
             optimizer=optimizer,
             compute=compute,
             target=target,
-            reference=reference,
+            part_states=part_states,
             extra_losses=extra_losses,
         )
         compiled = CompiledUpdates(self.parameters, compile, compute.not_compiled)
@@ -159,12 +160,11 @@ class TorchLearner:
         """Estimates costs to come by `module.cost_critic`."""
         return ModuleCritic(self.module.cost_critic, self._tensor, self._autocast)
 
-    @property
-    def reference(self) -> Any:
-        """The actor as it was at the start of the run, after a warm start; raises TypeError without a reference."""
-        if self.parameters.reference is None:
-            raise TypeError(f"learner {self.name!r} was made without a reference")
-        return self.parameters.reference
+    def part_state(self, name: str) -> Any:
+        """Return what a part of the algorithm keeps under this name; raises TypeError if there is no such part."""
+        if name not in self.parameters.part_states:
+            raise TypeError(f"learner {self.name!r} was made without a {name}")
+        return self.parameters.part_states[name]
 
     def priorities(self, rows: Transitions) -> Array:
         loss = self.parameters.groups[0].loss

@@ -82,11 +82,9 @@ class OptimizerGroup:
         """Return the loss and the extra losses, added up, without a gradient."""
         terms = self.loss(module, target_module, minibatch)
         for extra in self.extra_losses:
-            value = extra.value(module, minibatch)
-            terms = terms._replace(
-                total=terms.total + extra.coefficient * value,
-                terms=joined_terms(terms.terms, {extra.term: value.detach()}),
-            )
+            value, total = extra.value(module, minibatch), terms.total
+            total = total if extra.coefficient is None else total + extra.coefficient * value
+            terms = terms._replace(total=total, terms=joined_terms(terms.terms, {extra.term: value.detach()}))
         return terms
 
     def set_coefficients(self, values: Mapping[str, float]) -> None:
@@ -158,15 +156,6 @@ def frozen_copy(module: Any, policies: Sequence[str], groups: Sequence[LossGroup
     frozen = copy.deepcopy(module)
     flat = FlatParameters(frozen, actors_of(frozen, policies), [list(group.parameters(frozen)) for group in groups])
     # Only now, because the order of flat parameters depends on requires_grad.
-    frozen.requires_grad_(False)
-    return frozen, flat
-
-
-def frozen_actor(actor: Any, policies: Sequence[str]) -> tuple[Any, FlatParameters]:
-    """Return a frozen copy of the actor of a learner's only policy, as reference, and its flat parameters."""
-    (policy,) = policies
-    frozen = copy.deepcopy(actor)
-    flat = FlatParameters(frozen, {policy: frozen})
     frozen.requires_grad_(False)
     return frozen, flat
 

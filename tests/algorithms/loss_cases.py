@@ -45,7 +45,7 @@ VARIANTS: Sequence[mf.Algorithm] = (
     mf.PPO(shared_torso=True),
     mf.PPO(normalize_values=True, value_clip_range=0.1),
     mf.PPO(cost_limit=1.0),
-    mf.PPO(kl_to_reference=0.1),
+    mf.PPO(parts={"near": mf.KLToReference(0.1)}),
     mf.MAPPO(critic_sees=("obs", "agent")),
     mf.A2C(shared_torso=True),
     mf.DQN(double=False),

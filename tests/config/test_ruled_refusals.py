@@ -36,6 +36,7 @@ def car(algorithm: str, *settings: str) -> tuple[str, ...]:
 
 
 OWN = "policies.car.algorithm"
+NEAR = "{_target_: marlflow.KLToReference, beta: .1}"
 REFUSED = {
     # Two time scales
     "managers in turns": ((*CLIFF_IN_TURNS, *managed()), "it takes a Parallel environment, in which all agents act"),
@@ -52,9 +53,12 @@ REFUSED = {
     # One learner at two rates
     "no utterances": (car("archer"), "policy 'car' (archer) needs an observation that is a Dict with 'utterance'"),
     # Tokens
-    "negative beta": (car("ppo", f"{OWN}.kl_to_reference=-1"), "kl_to_reference must be at least 0, not -1"),
+    "negative beta": (
+        car("ppo", f"{OWN}.parts.near={NEAR}", f"{OWN}.parts.near.beta=-1"),
+        "parts.near.beta must be at least 0, not -1",
+    ),
     "reference elsewhere": (
-        car("ppo", f"{OWN}.kl_to_reference=.1", "+policies.car.placement.stages={KLToReference: worker}"),
+        car("ppo", f"{OWN}.parts.near={NEAR}", "+policies.car.placement.stages={KLToReference: worker}"),
         "stage 'KLToReference' cannot run on the worker: the reference is with its learner",
     ),
     "no tokens": (car("ppo", "model@policies.car.model=transformer"), "a Transformer sees up to 16 tokens of one"),
@@ -129,10 +133,27 @@ def test_it_is_one_error_before_anything_starts(name: str) -> None:
     assert told in str(problem)
 
 
-# Settings that an algorithm does not have.
-@pytest.mark.parametrize("algorithm", ["a2c", "impala", "appo", "recurrent_ppo", "sac", "dqn"])
+# Parts that an algorithm cannot have.
+@pytest.mark.parametrize("algorithm", ["a3c", "sac", "dqn", "r2d2"])
 def test_other_algorithms_have_no_reference_and_say_so(algorithm: str) -> None:
-    with pytest.raises(
-        mf.ConfigInvalid, match=r"there is no policies\.car\.algorithm\.kl_to_reference: \w+ has none; .*\bppo\b"
-    ):
-        experiment_of(*car(algorithm, f"+{OWN}.kl_to_reference=.1"))
+    model = ("model@policies.car.model=gru",) if algorithm == "r2d2" else ()
+    words = car(algorithm, *model, f"{OWN}.parts.near={NEAR}")
+    (problem,) = refusals((mf.ConfigInvalid, mf.PlanInvalid), lambda: mf.plan(experiment_of(*words)))
+    if model:
+        assert (
+            problem == "policy 'car' (r2d2) cannot have a KLToReference: its reference has no memory; use another model"
+        )
+        return
+    assert problem == (
+        f"policy 'car' ({algorithm}) cannot have the part 'near' (KLToReference), whose plan has no point 'fresh' for "
+        "its stage KLToReference; set parts.near=null, or have plan() call with_stages('fresh', ...), as PPO's does"
+    )
+
+
+@pytest.mark.parametrize("prefix", ["", "+"])
+def test_settings_of_before_are_answered_with_parts(prefix: str) -> None:
+    (problem,) = refusals(mf.ConfigInvalid, lambda: experiment_of(*car("ppo", f"{prefix}{OWN}.kl_to_reference=.1")))
+    assert problem == (
+        "there is no policies.car.algorithm.kl_to_reference; it has become policies.car.algorithm.parts.reference="
+        "{_target_: marlflow.KLToReference, beta: <beta>}"
+    )

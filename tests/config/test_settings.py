@@ -49,7 +49,7 @@ ACCEPTED: Mapping[str, set[str]] = {
     "0": names("""
         actor_learning_rate beta beta_1 beta_2 burn_in_agent_steps checkpoint cost_limit delta discount end_token
         entropy_coefficient episodes epsilon epsilon_ladder exploited exploiter_past exploiter_weak exploration_noise
-        final_episodes fpga gae_lambda grace_period_s initial_multiplier inner_learning_rate kl_to_reference
+        final_episodes fpga gae_lambda grace_period_s initial_multiplier inner_learning_rate
         learning_rate learning_starts_agent_steps live logit_penalty max_staleness memory_bytes momentum
         multiplier_learning_rate num_cpus num_gpus past pfsp power prior_games priority_alpha priority_beta
         priority_max_share replay_max_env_steps reset_probability scale_rate seed self_play_weak strong
@@ -70,7 +70,7 @@ ACCEPTED: Mapping[str, set[str]] = {
     "10**400": OF_THE_ENVIRONMENT,
     "null": names("""
         address agent_steps algorithm best callbacks_failed checkpoint cost_limit device distinct_members end_token
-        env_steps every_agent_steps every_env_steps experience final_episodes folder inference init kl_to_reference
+        env_steps every_agent_steps every_env_steps experience final_episodes folder inference init
         league learns_from mapping minibatch_tasks nash_conv_every_env_steps newest node node_ip_address num_cpus
         num_gpus num_learners object_store_bytes objective opponents outcome pairs parts patience payoff_se policies
         policy precision queue_fragments record replay resources return_mean shared_gpus sides stages step_timeout_s
@@ -88,8 +88,8 @@ ACCEPTED: Mapping[str, set[str]] = {
     """),
     "{}": names("""
         callbacks cart checkpoint columns default_policy evaluation extra_losses faults inference league learners
-        log matches members metrics pairs payoffs placement players policies pool ratings record resources reward_from
-        roles rollouts runtime sides sinks snapshots stages stop store wrappers
+        log matches members metrics pairs parts payoffs placement players policies pool ratings record resources
+        reward_from roles rollouts runtime sides sinks snapshots stages stop store wrappers
     """),
 }
 
