@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from marlflow.algorithms.archer import ArCHer
     from marlflow.algorithms.bc import BC
     from marlflow.algorithms.clone import Clone
+    from marlflow.algorithms.cost_limit import CostLimit
     from marlflow.algorithms.ddpg import DDPG
     from marlflow.algorithms.ddppo import DDPPO
     from marlflow.algorithms.dqn import DQN
@@ -223,9 +224,9 @@ __all__ = [
     "ApeX", "ApplyGradients", "ArCHer", "AtMost", "Average", "Batch", "BatchedEnv", "BatchedStep",
     "BudgetExceeded", "ByPolicy", "ByShard", "ByTask", "Callback", "Capabilities", "CheckpointConfig",
     "CheckpointFailed", "CheckpointUnusable", "Clone", "Coefficients", "Collect", "CollectNext", "ColumnMissing",
-    "ComputeGradients", "Concat", "ConfigInvalid", "CosineDecay", "CostAdvantages", "CutSequences", "Decisions",
-    "DeltaUniform", "Draw", "DropStale", "EachPolicy", "EarlyStop", "EndOfFlow", "Env", "EnvironmentFailed",
-    "EnvironmentHung", "EpisodeId", "EstimatedBatch", "EstimatedJointBatches", "Evaluation", "EvaluationEvent",
+    "ComputeGradients", "Concat", "ConfigInvalid", "CosineDecay", "CostAdvantages", "CostLimit", "CutSequences",
+    "Decisions", "DeltaUniform", "Draw", "DropStale", "EachPolicy", "EarlyStop", "EndOfFlow", "Env",
+    "EnvironmentFailed", "EnvironmentHung", "EpisodeId", "EstimatedBatch", "EstimatedJointBatches", "Evaluation", "EvaluationEvent",
     "EvaluationResult", "Experiment", "Exported", "ExtraLoss", "FaultEvent", "Faults", "Fictitious", "Flow", "Fragment",
     "Freely", "FromRun", "Frozen", "FunctionalEnv", "FunctionalStep", "FunctionalWrapper",
     "GameOutcome", "Gradients", "InTurn",

@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkabl
 
 from gymnasium import spaces as gym
 
-from marlflow.algorithms.cost_limit import cost_limit_problems, initial_multiplier
 from marlflow.algorithms.memory_needs import Memory, memory_problems
 from marlflow.algorithms.part import Part, Point, part_problems, scheduled_parts
 from marlflow.base.critic_input import OWN_OBSERVATION, CriticSees, critic_input_problems
@@ -195,7 +194,6 @@ class TorchAlgorithm(LossSettings):
             *critic_problems(self, spaces),
             *memory_problems(self.name, self.capabilities.memory, self.capabilities.joint, model),
         ]
-        problems += cost_limit_problems(self.name, self, learns_on_workers=self.capabilities.learns_on == "workers")
         return [*problems, *self._normalizing_problems(model)]
 
     @property
@@ -244,7 +242,6 @@ class TorchAlgorithm(LossSettings):
             target=self.has_target,
             part_states=[state for part in parts if (state := part.state()) is not None],
             learns_on=self.capabilities.learns_on,
-            initial_multiplier=initial_multiplier(self),
             loss_groups=self.capabilities.loss_groups,
             extra_losses=extra_losses,
             compile=self.compile,
@@ -359,6 +356,11 @@ class JointAlgorithm(TorchAlgorithm):
 
     def _losses_of(self, members: Mapping[str, Member]) -> LossFunction | Sequence[LossGroup]:
         return self.losses(members)
+
+
+def parts_of(algorithm: object) -> dict[str, Part]:
+    """Return the parts of an algorithm, by name."""
+    return algorithm.used_parts if isinstance(algorithm, TorchAlgorithm) else {}
 
 
 def action_problems(name: str, capabilities: Capabilities, spaces: Spaces) -> Iterator[Problem]:

@@ -72,14 +72,15 @@ def kind_of(part: Part) -> str:
     return classes[classes.index(Part) - 1].__name__
 
 
-def scheduled_parts(parts: Iterable[Any], agent_steps: int) -> dict[str, float]:
+def scheduled_parts(parts: Iterable[Part], agent_steps: int) -> dict[str, float]:
     """Return the scheduled settings of parts after `agent_steps`, as they are sent to learners."""
-    return {
-        f"{kind_of(part)}.{name}": value
-        for part in parts
-        if is_dataclass(part)
-        for name, value in scheduled(part, agent_steps).items()
-    }
+    values = {}
+    for part in parts:
+        settings: Any = part
+        # A part without settings need not be a dataclass.
+        for name, value in (scheduled(settings, agent_steps) if is_dataclass(part) else {}).items():
+            values[f"{kind_of(part)}.{name}"] = value
+    return values
 
 
 def part_problems(algorithm: TorchAlgorithm, parts: Mapping[str, Part], spaces: Any, model: Any) -> Iterator[Problem]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from marlflow.algorithms.cost_stages import update_multiplier
 from marlflow.algorithms.off_policy import OffPolicyActorCritic
 from marlflow.base.items import Fragment
 from marlflow.base.schedules import ScheduledFloat, initial_value
@@ -31,10 +30,7 @@ class ReplayActorCritic(OffPolicyActorCritic):
             .then(NStep(self.n_step, self.discount), at=replay)
             .then(Insert(), at=replay)
         )
-        drawn = source(Draw(self.batch_agent_steps), at=replay)
-        if (multiplier := update_multiplier(self)) is not None:
-            drawn = drawn.then(multiplier, at=learner)
-        drawn = self.with_stages("before_learning", drawn, learner)
+        drawn = self.with_stages("before_learning", source(Draw(self.batch_agent_steps), at=replay), learner)
         train = (
             self.with_stages("after_update", drawn.then(Learn(), at=learner), learner)
             .then(self.sync(), at=learner)

@@ -13,6 +13,7 @@ NAMES_BY_MODULE: Mapping[str, str] = {
     "marlflow.algorithms.archer": "ArCHer",
     "marlflow.algorithms.bc": "BC",
     "marlflow.algorithms.clone": "Clone",
+    "marlflow.algorithms.cost_limit": "CostLimit",
     "marlflow.algorithms.ddpg": "DDPG",
     "marlflow.algorithms.ddppo": "DDPPO",
     "marlflow.algorithms.dqn": "DQN",

@@ -120,8 +120,6 @@ RANGES: Mapping[str, Range] = {
     **dict.fromkeys(("target_entropy_share", "scale_rate", "priority_max_share"), _SHARE),
     **dict.fromkeys(("tau", "squash_epsilon"), _SOME_SHARE),
     **dict.fromkeys(("entropy_coefficient", "value_coefficient", "temperature", "beta"), _WEIGHT),
-    **dict.fromkeys(("multiplier_learning_rate", "initial_multiplier"), _WEIGHT),
-    "cost_limit": Range(0.0, _LARGEST_FLOAT32),
     "reward_from": _FINITE,
     "logit_penalty": _WEIGHT,
     **dict.fromkeys(("initial_temperature", "gumbel_temperature", "scale_start"), Range(0.0, 1e6, above=True)),
@@ -147,6 +145,8 @@ RANGES: Mapping[str, Range] = {
     "RatingSettings.beta": Range(0.0, 1e3, above=True),
     "RatingSettings.tau": Range(0.0, 1e3),
     # Parts of algorithms, whose names are a user's business elsewhere.
+    "CostLimit.limit": Range(0.0, _LARGEST_FLOAT32),
+    **dict.fromkeys(("CostLimit.multiplier_learning_rate", "CostLimit.initial_multiplier"), _WEIGHT),
     "KLToReference.beta": _WEIGHT,
     # Callbacks, whose names are a user's business elsewhere.
     "EarlyStop.reports": _COUNT,

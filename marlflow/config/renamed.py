@@ -21,7 +21,10 @@ KEYS: Final = {
     "waiting_fragments": "queue_fragments",
 }
 _PARTS: Final = {
+    "cost_limit": "cost={_target_: marlflow.CostLimit, limit: <limit>}",
+    "initial_multiplier": "cost.initial_multiplier",
     "kl_to_reference": "reference={_target_: marlflow.KLToReference, beta: <beta>}",
+    "multiplier_learning_rate": "cost.multiplier_learning_rate",
 }
 """Settings that have become those of parts, under the names that the shipped groups of parts are shown with."""
 _HOOKS: Final = {
@@ -64,6 +67,9 @@ def with_parts(policy: Any) -> Any:
     parts = {}
     if (beta := algorithm.get("kl_to_reference")) is not None:
         parts["reference"] = {TARGET: "marlflow.KLToReference", "beta": beta}
+    if (limit := algorithm.get("cost_limit")) is not None:
+        others = {key: algorithm[key] for key in ("multiplier_learning_rate", "initial_multiplier") if key in algorithm}
+        parts["cost"] = {TARGET: "marlflow.CostLimit", "limit": limit, **others}
     kept = {key: value for key, value in algorithm.items() if key not in _PARTS}
     return {**policy, "algorithm": {**kept, "parts": parts}}
 

@@ -99,7 +99,12 @@ MODEL: Final = Allowed(
 )
 # Another run is read as data, and what it names is checked like this, with nothing trusted.
 _SOURCE: Final[AllowedByKey] = {"trust": NOTHING, OTHERS: ANYTHING}
-PART: Final = Allowed(_named("marlflow.algorithms.kl_to_reference: KLToReference", {OTHERS: SCHEDULE}))
+PART: Final = Allowed(
+    _named(
+        "marlflow.algorithms.cost_limit: CostLimit\nmarlflow.algorithms.kl_to_reference: KLToReference",
+        {OTHERS: SCHEDULE},
+    )
+)
 ALGORITHM: Final = Allowed(
     _named(
         """marlflow.algorithms.a2c: A2C

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from marlflow.algorithms.cost_limit import cost_limit_of
-from marlflow.base.info_columns import coefficient_name
+from marlflow.algorithms.algorithm import parts_of
+from marlflow.base.info_columns import COST, coefficient_name
 from marlflow.base.schedules import Schedule
 from marlflow.base.serialization import Tree
 from marlflow.learner.multiplier import COST_EPISODES, COST_TOTAL
@@ -16,8 +16,8 @@ from marlflow.runtime.spec import LearnerSpec, RunSpec
 class Scheduler:
     """Evaluates schedules, and applies changes to learners and their replays.
 
-    A learner's schedules count its policies' agent steps since its last reset, if any. A learner whose costs have a
-    limit also receives the totals of costs.
+    A learner's schedules count its policies' agent steps since its last reset, if any. A learner with a part that
+    reads costs also receives their totals.
     """
 
     def __init__(self, spec: RunSpec, parts: RunComponents) -> None:
@@ -26,7 +26,7 @@ class Scheduler:
         # By learner: the agent steps sampled before its last reset.
         self._began_at = dict.fromkeys(spec.learners, 0)
         self._settings: dict[str, Mapping[str, float]] = {}
-        # By learner with a limit on costs: the totals of its policy.
+        # By learner with a part that reads costs: the totals of its policy.
         self._costs: dict[str, Mapping[str, float]] = {}
 
     def now(self, agent_steps_sampled: Mapping[str, int]) -> dict[str, dict[str, float]]:
@@ -42,14 +42,14 @@ class Scheduler:
         return self._by_policy(by_learner)
 
     def send_costs(self, totals: Mapping[str, tuple[float, int]]) -> None:
-        """Send each learner with a limit on costs the summed mean costs of its policy's episodes, and their number.
+        """Send each learner with a part that reads costs the summed mean costs of its policy's episodes, and how many.
 
         Call it once they are counted, before rows sampled with them reach the learner.
         """
         for name, learner in self._spec.learners.items():
-            if cost_limit_of(learner.algorithm) is not None:
-                (policy,) = learner.members
-                cost, episodes = totals[policy]
+            reads_costs = any(COST in part.credited for part in parts_of(learner.algorithm).values())
+            if reads_costs and not learner.is_joint:
+                cost, episodes = totals[learner.members[0]]
                 self._costs[name] = {COST_TOTAL: cost, COST_EPISODES: episodes}
                 self._apply(name)
 

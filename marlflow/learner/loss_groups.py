@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,9 @@ from marlflow.learner.extra_losses import AddedLoss
 from marlflow.learner.flat_parameters import FlatParameters
 from marlflow.learner.loss import LossFunction, LossTerms, Terms
 from marlflow.learner.optimizer import Optimizer
+
+WHOLE: Final = "all"
+"""The name of the loss group of an algorithm that has one loss for the whole network."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,16 @@ class LossGroup:
     learning_rate: float | None = None
     every: int = 1
     policy: str | None = None
+
+    def beside(self, groups: Sequence[LossGroup], rest: str = "rest") -> list[LossGroup]:
+        """Return `groups` and this one; a group of the whole network becomes `rest`, without this one's parameters."""
+
+        def others(module: Any) -> list[nn.Parameter]:
+            own = set(self.parameters(module))
+            return [parameter for parameter in module.parameters() if parameter not in own]
+
+        kept = [replace(group, name=rest, parameters=others) if group.name == WHOLE else group for group in groups]
+        return [*kept, self]
 
     def takes_part(self, policy: str | None) -> bool:
         """Return whether it is stepped in an update of `policy` alone; None is an update of all."""
@@ -124,7 +137,7 @@ class OptimizerGroup:
 
 def as_groups(losses: LossFunction | Sequence[LossGroup]) -> Sequence[LossGroup]:
     """Return the given groups, or one group of all parameters for a single loss."""
-    return losses if isinstance(losses, Sequence) else (LossGroup("all", nn.Module.parameters, losses),)
+    return losses if isinstance(losses, Sequence) else (LossGroup(WHOLE, nn.Module.parameters, losses),)
 
 
 def joined_terms(terms: Terms, others: Terms) -> Terms:

@@ -7,41 +7,31 @@ and TRPO-Lagrangian).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
 import numpy as np
 
 from marlflow.base.batch import Array
-from marlflow.learner.advantages import Critic
-from marlflow.learner.protocol import Scheduled
+from marlflow.learner.part_state import PartState
 
+COST_CRITIC = "cost_critic"
+"""The name of a network's critic of costs, and of its loss group."""
 COST_TOTAL, COST_EPISODES, MULTIPLIER = "cost_total", "cost_episodes", "multiplier"
 """Names of values that the driver sends like scheduled settings: the summed costs of all episodes of the run, a mean
 over agents each, and their number; and of the multiplier itself, which losses and stages are sent."""
 
 
-class Constrained(Scheduled, Protocol):
-    """A learner with a multiplier and a critic of costs."""
+class Multiplier(PartState):
+    """A multiplier of at least 0 that rises while costs are above their limit, and falls while they are below.
 
-    @property
-    def cost_critic(self) -> Critic:
-        """Estimates the costs to come, as `values`."""
-        ...
+    `terms` are what the last call of `step` is to report.
+    """
 
-    def update_multiplier(self, cost_limit: float, learning_rate: float) -> float:
-        """Move the multiplier by the episodes that ended since the last call, and return it."""
-        ...
-
-
-class Multiplier:
-    """A multiplier of at least 0 that rises while costs are above their limit, and falls while they are below."""
+    name = MULTIPLIER
 
     def __init__(self, initial: float) -> None:
         self.value = initial
         # The totals up to the last step.
         self._cost = self._episodes = 0.0
-        self.terms: dict[str, float] = {}
-        """What the last call of `step` is to report."""
 
     def step(self, scheduled: Mapping[str, float], cost_limit: float, learning_rate: float) -> float:
         """Add `learning_rate` times (mean cost - `cost_limit`), to at least 0, and return the multiplier.
@@ -64,9 +54,8 @@ class Multiplier:
         return np.array([self.value, self._cost, self._episodes])
 
     def load_state(self, state: Array) -> None:
-        """Restore what `state` returned."""
         self.value, self._cost, self._episodes = state.tolist()
 
-    def restarted(self, initial: Array) -> Array:
-        """Return the state `initial` of a new multiplier, for which only later episodes count."""
-        return np.array([initial[0], self._cost, self._episodes])
+    def restarted(self, start: Array) -> Array:
+        # Only later episodes count.
+        return np.array([start[0], self._cost, self._episodes])

@@ -36,6 +36,7 @@ def car(algorithm: str, *settings: str) -> tuple[str, ...]:
 
 
 OWN = "policies.car.algorithm"
+LIMIT = "{_target_: marlflow.CostLimit, limit: .1}"
 NEAR = "{_target_: marlflow.KLToReference, beta: .1}"
 REFUSED = {
     # Two time scales
@@ -73,21 +74,31 @@ REFUSED = {
     ),
     # Limits on costs
     "costs in turns": (
-        ("env=python", "env._target_=marlflow.env.toll.env", *car("ppo", f"{OWN}.cost_limit=.1")[1:]),
+        ("env=python", "env._target_=marlflow.env.toll.env", *car("ppo", f"{OWN}.parts.cost={LIMIT}")[1:]),
         "so that a cost would count several times; use the environment's parallel_env",
     ),
     "no batched costs": (
-        ("env=cartpole_team", "env.batched=true", "policy@policies.cart=ppo", "policies.cart.algorithm.cost_limit=1"),
+        (
+            "env=cartpole_team",
+            "env.batched=true",
+            "policy@policies.cart=ppo",
+            f"policies.cart.algorithm.parts.cost={LIMIT}",
+        ),
         "has a batched version (env.batched=true) that gives no costs; set env.batched=auto",
     ),
-    "costs of replicas": (car("ddppo", f"{OWN}.cost_limit=.1"), "use ppo, mappo or sac, or set cost_limit=null"),
-    "negative limit": (car("ppo", f"{OWN}.cost_limit=-1"), "cost_limit must be at least 0, not -1"),
+    "costs of replicas": (car("ddppo", f"{OWN}.parts.cost={LIMIT}"), "use ppo, mappo or sac, or leave the part out"),
+    "negative limit": (
+        car("ppo", f"{OWN}.parts.cost={LIMIT}", f"{OWN}.parts.cost.limit=-1"),
+        "cost.limit must be at least 0, not -1",
+    ),
     "costs of others": (
         (
-            *car("sac", f"{OWN}.cost_limit=.1", "policies.car.learns_from=[car,other]", "policy@policies.other=ppo"),
+            *car(
+                "sac", f"{OWN}.parts.cost={LIMIT}", "policies.car.learns_from=[car,other]", "policy@policies.other=ppo"
+            ),
             "mapping=[{match: car_0, policy: car},{match: car_1, policy: other}]",
         ),
-        "learns from rows of other policies, whose costs are not its own; set algorithm.cost_limit=null, or leave",
+        "learns from rows of other policies, whose costs are not its own; set algorithm.parts.cost=null, or leave",
     ),
     # Shields
     "no shield": ((*CLIFF, *shielded()), "set safe, the import path of a function that says which actions are safe"),
@@ -147,6 +158,17 @@ def test_other_algorithms_have_no_reference_and_say_so(algorithm: str) -> None:
     assert problem == (
         f"policy 'car' ({algorithm}) cannot have the part 'near' (KLToReference), whose plan has no point 'fresh' for "
         "its stage KLToReference; set parts.near=null, or have plan() call with_stages('fresh', ...), as PPO's does"
+    )
+
+
+@pytest.mark.parametrize("algorithm", ["a2c", "dqn", "recurrent_ppo", "appo"])
+def test_other_algorithms_have_no_limit_and_say_so(algorithm: str) -> None:
+    model = ("model@policies.car.model=gru",) if algorithm == "recurrent_ppo" else ()
+    words = car(algorithm, *model, f"{OWN}.parts.cost={LIMIT}")
+    (problem,) = refusals(mf.ConfigInvalid, lambda: mf.plan(experiment_of(*words)))
+    assert problem == (
+        f"policy 'car' ({algorithm}) cannot have a CostLimit: nothing of it weighs rewards and costs; use ppo, mappo "
+        "or sac, or leave the part out"
     )
 
 
