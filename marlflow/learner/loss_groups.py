@@ -42,13 +42,17 @@ class LossGroup:
     policy: str | None = None
 
     def beside(self, groups: Sequence[LossGroup], rest: str = "rest") -> list[LossGroup]:
-        """Return `groups` and this one; a group of the whole network becomes `rest`, without this one's parameters."""
+        """Return `groups`, without this one's parameters, and this one; a group of the whole network becomes `rest`."""
 
-        def others(module: Any) -> list[nn.Parameter]:
-            own = set(self.parameters(module))
-            return [parameter for parameter in module.parameters() if parameter not in own]
+        def others(group: LossGroup) -> Callable[[Any], list[nn.Parameter]]:
+            def parameters(module: Any) -> list[nn.Parameter]:
+                own = set(self.parameters(module))
+                return [parameter for parameter in group.parameters(module) if parameter not in own]
 
-        kept = [replace(group, name=rest, parameters=others) if group.name == WHOLE else group for group in groups]
+            return parameters
+
+        names = [rest if group.name == WHOLE else group.name for group in groups]
+        kept = [replace(group, name=name, parameters=others(group)) for name, group in zip(names, groups, strict=True)]
         return [*kept, self]
 
     def takes_part(self, policy: str | None) -> bool:

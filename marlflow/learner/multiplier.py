@@ -23,15 +23,13 @@ over agents each, and their number; and of the multiplier itself, which losses a
 class Multiplier(PartState):
     """A multiplier of at least 0 that rises while costs are above their limit, and falls while they are below.
 
-    `terms` are what the last call of `step` is to report.
+    `value` is the multiplier and the totals up to its last step, float64 [3]. `terms` are those of the last step.
     """
 
     name = MULTIPLIER
 
     def __init__(self, initial: float) -> None:
-        self.value = initial
-        # The totals up to the last step.
-        self._cost = self._episodes = 0.0
+        self.value = np.array([initial, 0.0, 0.0])
 
     def step(self, scheduled: Mapping[str, float], cost_limit: float, learning_rate: float) -> float:
         """Add `learning_rate` times (mean cost - `cost_limit`), to at least 0, and return the multiplier.
@@ -39,23 +37,17 @@ class Multiplier(PartState):
         The mean is over the episodes in the totals of `scheduled` that were not there before; without any, nothing
         changes.
         """
-        cost, episodes = scheduled.get(COST_TOTAL, self._cost), scheduled.get(COST_EPISODES, self._episodes)
+        multiplier, cost_before, episodes_before = self.value.tolist()
+        cost, episodes = scheduled.get(COST_TOTAL, cost_before), scheduled.get(COST_EPISODES, episodes_before)
         new_terms = {}
-        if episodes > self._episodes:
-            mean = (cost - self._cost) / (episodes - self._episodes)
-            self.value = max(0.0, self.value + learning_rate * (mean - cost_limit))
-            self._cost, self._episodes = cost, episodes
+        if episodes > episodes_before:
+            mean = (cost - cost_before) / (episodes - episodes_before)
+            multiplier = max(0.0, multiplier + learning_rate * (mean - cost_limit))
+            self.value = np.array([multiplier, cost, episodes])
             new_terms = {"cost_mean": mean, "cost_violation": max(0.0, mean - cost_limit)}
-        self.terms = {MULTIPLIER: self.value, **new_terms}
-        return self.value
-
-    def state(self) -> Array:
-        """Return the multiplier and the totals up to its last step, float64 [3]."""
-        return np.array([self.value, self._cost, self._episodes])
-
-    def load_state(self, state: Array) -> None:
-        self.value, self._cost, self._episodes = state.tolist()
+        self.terms = {MULTIPLIER: multiplier, **new_terms}
+        return multiplier
 
     def restarted(self, start: Array) -> Array:
         # Only later episodes count.
-        return np.array([start[0], self._cost, self._episodes])
+        return np.array([start[0], *self.value[1:]])

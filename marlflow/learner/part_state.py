@@ -13,6 +13,8 @@ class PartState:
     """Base of such states, one array each, saved as `name`; stages find it by `learner.part_state(name)`."""
 
     name: str
+    value: Array
+    """The state, unless a class has methods of its own to save it; always of the same shape and dtype."""
     terms: Mapping[str, float] = MappingProxyType({})
     """Numbers that the learner reports with the terms of the losses of an update."""
 
@@ -20,12 +22,12 @@ class PartState:
         """Begin with the learner's network: at the start, and again after a warm start has changed its parameters."""
 
     def state(self) -> Array:
-        """Return a copy of the state, always of the same shape and dtype."""
-        raise NotImplementedError(f"{type(self).__name__} has no state()")
+        """Return a copy of the state."""
+        return self.value.copy()
 
     def load_state(self, state: Array) -> None:
         """Restore what `state` returned."""
-        raise NotImplementedError(f"{type(self).__name__} has no load_state(state)")
+        self.value = state.copy()
 
     def restarted(self, start: Array) -> Array:
         """Return the state after a reset of the learner, given that of a new one."""
