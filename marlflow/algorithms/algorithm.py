@@ -221,16 +221,22 @@ class TorchAlgorithm(LossSettings):
             part.extend(network, self, members, seed)
         return network
 
+    def whole_losses(self, members: Mapping[str, Member]) -> Sequence[LossGroup]:
+        """Make the loss groups of a learner, with those of its parts."""
+        groups = as_groups(self._losses_of(members))
+        for part in self.used_parts.values():
+            groups = part.losses(groups, self, members)
+        return groups
+
     def learner(self, name: str, members: Mapping[str, Member], seed: int, compute: Compute) -> TorchLearner:
         parts = self.used_parts.values()
-        groups, extra_losses = as_groups(self._losses_of(members)), dict(self.extra_losses)
+        extra_losses = dict(self.extra_losses)
         for part in parts:
-            groups = part.losses(groups, self, members)
             extra_losses |= part.extra_losses()
         return TorchLearner(
             name,
             self.whole_network(members, seed),
-            groups,
+            self.whole_losses(members),
             policies=tuple(members),
             seats={policy: member.spaces.seats for policy, member in members.items()},
             trains_on=self.trains_on(members),

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
 
 from marlflow.base.problems import Problem
@@ -74,13 +73,12 @@ def kind_of(part: Part) -> str:
 
 def scheduled_parts(parts: Iterable[Part], agent_steps: int) -> dict[str, float]:
     """Return the scheduled settings of parts after `agent_steps`, as they are sent to learners."""
-    values = {}
-    for part in parts:
-        settings: Any = part
+    return {
+        f"{kind_of(part)}.{name}": value
+        for part in parts
         # A part without settings need not be a dataclass.
-        for name, value in (scheduled(settings, agent_steps) if is_dataclass(part) else {}).items():
-            values[f"{kind_of(part)}.{name}"] = value
-    return values
+        for name, value in (scheduled(part, agent_steps) if hasattr(part, "__dataclass_fields__") else {}).items()
+    }
 
 
 def part_problems(algorithm: TorchAlgorithm, parts: Mapping[str, Part], spaces: Any, model: Any) -> Iterator[Problem]:

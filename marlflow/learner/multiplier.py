@@ -37,7 +37,7 @@ class Multiplier(PartState):
         The mean is over the episodes in the totals of `scheduled` that were not there before; without any, nothing
         changes.
         """
-        multiplier, cost_before, episodes_before = self.value.tolist()
+        multiplier, cost_before, episodes_before = map(float, self.value)
         cost, episodes = scheduled.get(COST_TOTAL, cost_before), scheduled.get(COST_EPISODES, episodes_before)
         new_terms = {}
         if episodes > episodes_before:

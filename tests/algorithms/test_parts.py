@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +15,7 @@ import marlflow as mf
 from marlflow.algorithms.part import kind_of
 from marlflow.base.spaces import Spaces
 from marlflow.config.renamed import with_parts
+from marlflow.learner.loss_groups import as_groups
 from tests.algorithms.parts import CONTINUOUS, make_learner, make_plan
 from tests.learner.experience import ACTIONS, FEATURES, estimated
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, small_run
@@ -207,6 +209,30 @@ def test_groups_of_several_parts_share_no_parameter_and_leave_out_none() -> None
         assert taken == list(range(len(learner.parameters.flat.vector)))
     groups = make_learner(mf.SAC(parts={"all": Everything()})).parameters.groups
     assert [group.name for group in groups] == ["critics", "actor", "temperature", "own"]
+
+
+@pytest.mark.parametrize("kind", [mf.PPO, mf.SAC])
+def test_a_loss_of_the_users_own_is_called_beside_a_part(kind: Any) -> None:
+    calls: list[str] = []
+
+    class Own(kind):  # type: ignore[misc]
+        def losses(self, spaces: Any) -> Any:
+            groups = as_groups(super().losses(spaces))
+            for group in groups:
+                loss = type(group.loss)
+
+                def own(self: Any, *given: Any, name: str = group.name, loss: Any = loss) -> Any:
+                    calls.append(name)
+                    return loss.__call__(self, *given)
+
+                group.loss.__class__ = type("Own", (loss,), {"__call__": own})
+            return groups
+
+    learner = make_learner(Own(parts={"cost": mf.CostLimit(1.0)}))
+    for group in learner.parameters.groups:
+        with suppress(KeyError):
+            group.loss(learner.module, learner.parameters.target_module, {})
+    assert calls == (["all"] if kind is mf.PPO else ["critics", "actor", "temperature"])
 
 
 def test_a_part_without_methods_changes_nothing() -> None:
