@@ -253,7 +253,7 @@ _TOKENS = (
     "evaluation.final_episodes=400",
     "stop.env_steps=20000",
 )
-_BETA = "policies.speaker.algorithm.kl_to_reference"
+_NEAR = "policies.speaker.algorithm.parts.reference={{_target_: marlflow.KLToReference, beta: {}}}"
 _TOKEN_CASES = (
     Case("token_signal", (*_TOKEN_EXPERIMENT, "stop.env_steps=40000"), 0.9, 1, policy="speaker"),
     Case(
@@ -264,9 +264,9 @@ _TOKEN_CASES = (
         policy="speaker",
         is_control=True,
     ),
-    Case("token_signal_beta_10", (*_TOKENS, f"{_BETA}=10"), policy="speaker", count=near_reference),
-    Case("token_signal_beta_half", (*_TOKENS, f"{_BETA}=0.5"), policy="speaker", count=pays_for_leaving),
-    Case("token_signal_beta_0", (*_TOKENS, f"{_BETA}=0"), 0.9, 1, policy="speaker", count=far_from_reference),
+    Case("token_signal_beta_10", (*_TOKENS, _NEAR.format(10)), policy="speaker", count=near_reference),
+    Case("token_signal_beta_half", (*_TOKENS, _NEAR.format(0.5)), policy="speaker", count=pays_for_leaving),
+    Case("token_signal_beta_0", (*_TOKENS, _NEAR.format(0)), 0.9, 1, policy="speaker", count=far_from_reference),
 )
 
 
@@ -288,7 +288,7 @@ _TOLL_CASES = (
     Case("toll_ppo_lagrangian", _TOLL, 1.22, 1.28, policy="car", count=toll, counted_from=22, counted_to=28),
     Case(
         "toll_ppo",
-        (*_TOLL, "policies.car.algorithm.cost_limit=null"),
+        (*_TOLL, "policies.car.algorithm.parts.cost=null"),
         1.97,
         2,
         policy="car",
@@ -305,8 +305,8 @@ _TOLL_MAPPO = (
     *learns_with(
         "mappo",
         "car",
-        cost_limit=0.25,
-        multiplier_learning_rate="{_target_: marlflow.Linear, start: 0.06, end: 0.02, agent_steps: 200000}",
+        parts="{cost: {_target_: marlflow.CostLimit, limit: 0.25, multiplier_learning_rate: "
+        "{_target_: marlflow.Linear, start: 0.06, end: 0.02, agent_steps: 200000}}}",
         normalize_advantages="false",
         entropy_coefficient="{_target_: marlflow.Linear, start: 0.3, end: 0.03, agent_steps: 150000}",
         batch_agent_steps=1_000,
@@ -330,8 +330,7 @@ _TOLL_SAC = (
     *learns_with(
         "sac",
         "car",
-        cost_limit=0.25,
-        multiplier_learning_rate=0.03,
+        parts="{cost: {_target_: marlflow.CostLimit, limit: 0.25, multiplier_learning_rate: 0.03}}",
         temperature=0.2,
         learning_rate=3e-3,
         batch_agent_steps=256,
@@ -346,7 +345,7 @@ _TOLL_SAC = (
     "checkpoint.every_env_steps=null",
     "stop.env_steps=40000",
 )
-_NO_LIMIT = "policies.car.algorithm.cost_limit=null"
+_NO_LIMIT = "policies.car.algorithm.parts.cost=null"
 _TOLL_CASES += (
     Case("toll_mappo_lagrangian", _TOLL_MAPPO, 1.22, 1.28, policy="car", count=toll, counted_from=22, counted_to=28),
     Case("toll_mappo", (*_TOLL_MAPPO, _NO_LIMIT), 1.97, 2, policy="car", is_control=True),

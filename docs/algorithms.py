@@ -65,8 +65,11 @@ SETTINGS = """
 - **Normalization.** `model.normalize_observations` normalizes observations by their running mean and variance.
   `algorithm.normalize_values`, for algorithms with a critic of states, normalizes the value targets (Pop-Art). The
   statistics are part of the policy: they are published, saved in checkpoints, and resumed with its weights.
-- **Limits on costs.** `algorithm.cost_limit` of PPO, MAPPO and SAC keeps the mean `info["cost"]` of an agent per
-  episode below a limit, by a Lagrange multiplier ([limits on costs](composition.md#limits-on-costs)).
+- **Parts.** `algorithm.parts` adds to an algorithm what its file does not have. `CostLimit` of PPO, MAPPO and SAC keeps
+  the mean `info["cost"]` of an agent per episode below a limit, by a Lagrange multiplier
+  ([limits on costs](composition.md#limits-on-costs)); `KLToReference` keeps a policy near the one that it began as
+  ([tokens near a reference](composition.md#tokens-near-a-reference)). [Parts of your own](your_own_part.md) have the
+  same means.
 
 ```
 marlflow train env=simple_tag policy@policies.agent=ppo policies.agent.model.normalize_observations=true \\

@@ -311,6 +311,8 @@ def text() -> str:
         table(own(learner), "learners.<id>.", mf.LearnerConfig),
         "## Its algorithm: under `policies.<id>.algorithm`\n",
         *settings("algorithm"),
+        "## Parts of its algorithm: `parts@policies.<id>.algorithm.parts.<name>=`\n",
+        *settings("parts"),
         "## Its network: under `policies.<id>.model`\n",
         *settings("model"),
         f"## Self-play and leagues: `league=`\n\n{choices('league')}",

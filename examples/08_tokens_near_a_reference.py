@@ -81,7 +81,7 @@ def improve(first: Path, second: Path, beta: float) -> dict[str, float]:
         discount=1.0,
         normalize_values=True,
         entropy_coefficient=0.0,
-        kl_to_reference=beta,
+        parts={"reference": mf.KLToReference(beta)},
     )
     speaker = mf.Policy(ppo, mf.Transformer(), init=mf.FromRun(second, "speaker"))
     listener = mf.Policy(mf.Frozen(first, "listener"))

@@ -1,7 +1,7 @@
 """A limit on costs: heaters may be high a quarter of the time on average, and learn to warm the most within it.
 
 Each of two heaters chooses three times per night: high warms by 2 and costs 1, low warms by 1. Without a limit both are
-always high. SAC with `cost_limit=0.75` keeps the mean cost of a heater's night at .75, a
+always high. SAC with the part `CostLimit(0.75)` keeps the mean cost of a heater's night at .75, a
 quarter of 3, and finds what a cost of 1 is worth in rewards: the multiplier. The environment steps many nights at once,
 with arrays; a PettingZoo environment would have the costs in `info["cost"]`.
 
@@ -64,8 +64,7 @@ class Nights:
 def trained(limit: float | None, env_steps: int) -> dict[str, Any]:
     """Train with a limit, or without one; return the last report."""
     heater = mf.SAC(
-        cost_limit=limit,
-        multiplier_learning_rate=mf.Linear(0.02, 0.002, 20_000),
+        parts={"cost": None if limit is None else mf.CostLimit(limit, mf.Linear(0.02, 0.002, 20_000))},
         # A fixed temperature: the policy stays as mixed as the limit needs it.
         temperature=0.1,
         discount=1.0,

@@ -25,12 +25,14 @@ if TYPE_CHECKING:
     from marlflow.algorithms.archer import ArCHer
     from marlflow.algorithms.bc import BC
     from marlflow.algorithms.clone import Clone
+    from marlflow.algorithms.cost_limit import CostLimit
     from marlflow.algorithms.ddpg import DDPG
     from marlflow.algorithms.ddppo import DDPPO
     from marlflow.algorithms.dqn import DQN
     from marlflow.algorithms.from_run import FromRun, Frozen
     from marlflow.algorithms.happo import HAPPO
     from marlflow.algorithms.impala import IMPALA
+    from marlflow.algorithms.kl_to_reference import KLToReference
     from marlflow.algorithms.maddpg import MADDPG
     from marlflow.algorithms.maml import MAML
     from marlflow.algorithms.mappo import MAPPO
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
         OffPolicyActorCritic,
         OffPolicyAlgorithm,
     )
+    from marlflow.algorithms.part import Part
     from marlflow.algorithms.ppo import PPO
     from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
     from marlflow.algorithms.qmix import QMIX
@@ -147,6 +150,7 @@ if TYPE_CHECKING:
     from marlflow.learner.loss import LossFunction, LossTerms
     from marlflow.learner.loss_groups import LossGroup
     from marlflow.learner.optimizer import Adam, Optimizer, TorchOptimizer
+    from marlflow.learner.part_state import PartState
     from marlflow.learner.protocol import Learner
     from marlflow.observe.callback import Callback, EvaluateNow, EvaluationEvent, FaultEvent, RunEnd, StopRun
     from marlflow.observe.early_stop import EarlyStop
@@ -191,7 +195,6 @@ if TYPE_CHECKING:
         Join,
         JoinSegments,
         JointAdvantages,
-        KLToReference,
         Learn,
         LearnInOrder,
         MetaLearn,
@@ -222,12 +225,12 @@ __all__ = [
     "ApeX", "ApplyGradients", "ArCHer", "AtMost", "Average", "Batch", "BatchedEnv", "BatchedStep",
     "BudgetExceeded", "ByPolicy", "ByShard", "ByTask", "Callback", "Capabilities", "CheckpointConfig",
     "CheckpointFailed", "CheckpointUnusable", "Clone", "Coefficients", "Collect", "CollectNext", "ColumnMissing",
-    "ComputeGradients", "Concat", "ConfigInvalid", "CosineDecay", "CostAdvantages", "CutSequences", "Decisions",
-    "DeltaUniform", "Draw", "DropStale", "EachPolicy", "EarlyStop", "EndOfFlow", "Env", "EnvironmentFailed",
-    "EnvironmentHung", "EpisodeId", "EstimatedBatch", "EstimatedJointBatches", "EvaluateNow", "Evaluation",
-    "EvaluationEvent", "EvaluationResult", "Experiment", "Exported", "ExtraLoss", "FaultEvent", "Faults",
-    "Fictitious", "Flow", "Fragment",
-    "Freely", "FromRun", "Frozen", "FunctionalEnv", "FunctionalStep", "FunctionalWrapper",
+    "ComputeGradients", "Concat", "ConfigInvalid", "CosineDecay", "CostAdvantages", "CostLimit", "CutSequences",
+    "Decisions", "DeltaUniform", "Draw", "DropStale", "EachPolicy", "EarlyStop", "EndOfFlow", "Env",
+    "EnvironmentFailed", "EnvironmentHung", "EpisodeId", "EstimatedBatch", "EstimatedJointBatches", "EvaluateNow",
+    "Evaluation", "EvaluationEvent", "EvaluationResult", "Experiment", "Exported", "ExtraLoss", "FaultEvent", "Faults",
+    "Fictitious", "Flow", "Fragment", "Freely", "FromRun", "Frozen", "FunctionalEnv", "FunctionalStep",
+    "FunctionalWrapper",
     "GameOutcome", "Gradients", "InTurn",
     "InferencePlacement", "InfoMetric",
     "InitialPriorities", "Insert", "InvalidInput", "Join", "JoinSegments", "JointAdvantages", "JointAlgorithm",
@@ -237,9 +240,9 @@ __all__ = [
     "LearnerPlacement", "LearningAlgorithm", "Linear", "Located", "Log", "LossFunction", "LossGroup",
     "LossTerms", "MarlflowError", "MatchRules", "Matchmaker", "MatchmakerFailed", "Member", "MetaLearn",
     "MlflowSink", "NStep", "NaiveSelfPlay", "NestedTorsoConfig", "Normalize", "OffPolicyActorCritic",
-    "OffPolicyAlgorithm", "OfflineData", "OperatorRaised", "Optimizer", "PPOLoss", "PayoffSettings",
-    "PiecewiseConstant", "Place", "PlacementOverrides", "Plan", "PlanInvalid", "Policy", "PolicyStop", "Pool",
-    "PopulationChange",
+    "OffPolicyAlgorithm", "OfflineData", "OperatorRaised", "Optimizer", "PPOLoss", "Part", "PartState",
+    "PayoffSettings", "PiecewiseConstant", "Place", "PlacementOverrides", "Plan", "PlanInvalid", "Policy", "PolicyStop",
+    "Pool", "PopulationChange",
     "PopulationMatchmaker", "Prioritized", "Problem", "Publish", "QNetwork", "Random", "RandomSeats", "Range",
     "RatingSettings", "Record", "RecordsDamaged", "RecurrentPPO", "RecurrentTorso", "RecurrentTorsoConfig",
     "Replay", "ReplayBuffer", "Report", "Reprioritize", "Reservoir", "Reset", "ResettingMatchmaker",

@@ -74,14 +74,16 @@ class A2C(ActorCriticAlgorithm):
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay] = ()) -> Plan:
         estimate = Advantages(initial_value(self.discount), initial_value(self.gae_lambda), self.bootstrap_at_death)
         batches = experience.gather(Concat(agent_steps=self.batch_agent_steps))
-        fresh = batches.then(DropStale(self.max_staleness), at=learner)
-        estimated = fresh.then(estimate, at=learner)
+        fresh = self.with_stages("fresh", batches.then(DropStale(self.max_staleness), at=learner), learner)
+        estimated = self.with_stages("estimated", fresh.then(estimate, at=learner), learner)
+        rows = self.with_stages("before_learning", estimated, learner)
         if self.microbatches == 1:
-            learned = estimated.then(Learn(), at=learner)
+            learned = rows.then(Learn(), at=learner)
         else:
-            gradients = estimated.then(ComputeGradients(), at=learner).gather(Average(self.microbatches))
+            gradients = rows.then(ComputeGradients(), at=learner).gather(Average(self.microbatches))
             learned = gradients.then(ApplyGradients(), at=learner)
-        return Plan("a2c", output=learned.then(Publish(), at=learner), waits_for_rounds=True)
+        reports = self.with_stages("after_update", learned, learner).then(Publish(), at=learner)
+        return Plan("a2c", output=reports, waits_for_rounds=True)
 
 
 class A2CLoss:

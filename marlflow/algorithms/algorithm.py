@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from types import NoneType
-from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias, runtime_checkable
 
 from gymnasium import spaces as gym
 
-from marlflow.algorithms.cost_limit import cost_limit_problems, initial_multiplier
 from marlflow.algorithms.memory_needs import Memory, memory_problems
+from marlflow.algorithms.part import Part, Point, part_problems, scheduled_parts
 from marlflow.base.critic_input import OWN_OBSERVATION, CriticSees, critic_input_problems
 from marlflow.base.info_columns import At
 from marlflow.base.items import Fragment
@@ -26,7 +26,7 @@ from marlflow.learner.compute import Compute
 from marlflow.learner.extra_losses import ExtraLosses, extra_loss_problems, scheduled_coefficients
 from marlflow.learner.learner import LearnsOn, TorchLearner
 from marlflow.learner.loss import LossFunction
-from marlflow.learner.loss_groups import LossGroup
+from marlflow.learner.loss_groups import LossGroup, as_groups
 from marlflow.learner.optimizer import Adam, Optimizer
 from marlflow.learner.protocol import Learner
 from marlflow.policy.actor import Actor, EvaluationMode
@@ -50,6 +50,9 @@ def infos_of(members: Mapping[str, Member]) -> dict[str, At]:
 
 STOCHASTIC_ACTIONS = ("Discrete", "MultiDiscrete", "MultiBinary", "Box")
 """The action spaces of policy gradients with a softmax or Gaussian policy."""
+
+# Of the annotation of a field whose value may be a schedule.
+_MAY_BE_SCHEDULED: Final = r"\b(ScheduledFloat|OrSchedule|Schedule)\b"
 
 Experience: TypeAlias = Literal["on-policy", "off-policy", "offline", "none"]
 
@@ -155,6 +158,9 @@ class LossSettings:
     extra_losses: ExtraLosses = field(default_factory=dict, kw_only=True, hash=False)
     """Terms of the user's own, by name, added to the loss: functions `(module, minibatch) -> scalar`; see ExtraLoss."""
 
+    parts: Mapping[str, Part | None] = field(default_factory=dict, kw_only=True, hash=False)
+    """Parts added to the algorithm, by name, such as a limit on costs; None is left out."""
+
     compile: Compile = field(default="auto", kw_only=True)
     """Whether updates are compiled by XLA: "auto" from 1,000 optimizer steps on, where they can be."""
 
@@ -184,25 +190,55 @@ class TorchAlgorithm(LossSettings):
     def validate(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
         problems = [*action_problems(self.name, self.capabilities, spaces), *self._setting_problems()]
         problems += self._minibatch_problems()
+        problems += part_problems(self, self.used_parts, spaces, model)
         problems += extra_loss_problems(self.name, self.extra_losses, self.capabilities.learns)
         problems += [
             *critic_problems(self, spaces),
             *memory_problems(self.name, self.capabilities.memory, self.capabilities.joint, model),
         ]
-        problems += cost_limit_problems(self.name, self, learns_on_workers=self.capabilities.learns_on == "workers")
         return [*problems, *self._normalizing_problems(model)]
 
-    def _network_and_losses(
-        self, members: Mapping[str, Member], seed: int
-    ) -> tuple[Any, LossFunction | Sequence[LossGroup]]:
+    @property
+    def used_parts(self) -> dict[str, Part]:
+        """The parts that are not None, by name."""
+        return {name: part for name, part in self.parts.items() if part is not None}
+
+    def with_stages(self, point: Point, flow: Flow[Any], learner: Learner) -> Flow[Any]:
+        """Return `flow` with the stages that parts have at this point of the plan; for use in `plan()`."""
+        for part in self.used_parts.values():
+            for stage in part.stages(self).get(point, ()):
+                flow = flow.then(stage, at=learner)
+        return flow
+
+    def _network_of(self, members: Mapping[str, Member], seed: int) -> Any:
         raise NotImplementedError
 
+    def _losses_of(self, members: Mapping[str, Member]) -> LossFunction | Sequence[LossGroup]:
+        raise NotImplementedError
+
+    def whole_network(self, members: Mapping[str, Member], seed: int) -> Any:
+        """Make the network of a learner, with the modules of its parts."""
+        network = self._network_of(members, seed)
+        for part in self.used_parts.values():
+            part.extend(network, self, members, seed)
+        return network
+
+    def whole_losses(self, members: Mapping[str, Member]) -> Sequence[LossGroup]:
+        """Make the loss groups of a learner, with those of its parts."""
+        groups = as_groups(self._losses_of(members))
+        for part in self.used_parts.values():
+            groups = part.losses(groups, self, members)
+        return groups
+
     def learner(self, name: str, members: Mapping[str, Member], seed: int, compute: Compute) -> TorchLearner:
-        network, losses = self._network_and_losses(members, seed)
+        parts = self.used_parts.values()
+        extra_losses = dict(self.extra_losses)
+        for part in parts:
+            extra_losses |= part.extra_losses()
         return TorchLearner(
             name,
-            network,
-            losses,
+            self.whole_network(members, seed),
+            self.whole_losses(members),
             policies=tuple(members),
             seats={policy: member.spaces.seats for policy, member in members.items()},
             trains_on=self.trains_on(members),
@@ -212,11 +248,10 @@ class TorchAlgorithm(LossSettings):
             seed=seed,
             compute=compute,
             target=self.has_target,
-            reference=getattr(self, "kl_to_reference", None) is not None,
+            part_states=[state for part in parts if (state := part.state()) is not None],
             learns_on=self.capabilities.learns_on,
-            initial_multiplier=initial_multiplier(self),
             loss_groups=self.capabilities.loss_groups,
-            extra_losses=self.extra_losses,
+            extra_losses=extra_losses,
             compile=self.compile,
         )
 
@@ -230,7 +265,10 @@ class TorchAlgorithm(LossSettings):
         raise TypeError(f"{self.name} has no replay")
 
     def schedules(self, agent_steps: int) -> Mapping[str, float]:
-        return {**scheduled(self, agent_steps), **scheduled_coefficients(self.extra_losses, agent_steps)}
+        values = {**scheduled(self, agent_steps), **scheduled_parts(self.used_parts.values(), agent_steps)}
+        for losses in (self.extra_losses, *(part.extra_losses() for part in self.used_parts.values())):
+            values |= scheduled_coefficients(losses, agent_steps)
+        return values
 
     @property
     def learner_sees_every_row(self) -> bool:
@@ -245,14 +283,14 @@ class TorchAlgorithm(LossSettings):
                 yield Problem(f"cannot do {setting}", self.name, reason, remedy)
 
     def _setting_problems(self) -> Iterator[Problem]:
-        for setting in fields(self):
-            value = getattr(self, setting.name)
-            # Annotations are strings here; a field that may be scheduled is annotated as a setting.
-            if isinstance(value, Schedule) and not re.search(
-                r"\b(ScheduledFloat|OrSchedule|Schedule)\b", str(setting.type)
-            ):
-                message = f"cannot change {setting.name} while it learns"
-                yield Problem(message, self.name, remedy="give it a number")
+        owners: dict[str, Any] = {"": self, **{f"parts.{name}.": part for name, part in self.used_parts.items()}}
+        for path, owner in owners.items():
+            for setting in fields(owner) if is_dataclass(owner) else ():
+                value = getattr(owner, setting.name)
+                # Annotations are often strings; a field that may be scheduled is annotated as a setting.
+                if isinstance(value, Schedule) and not re.search(_MAY_BE_SCHEDULED, str(setting.type)):
+                    message = f"cannot change {path}{setting.name} while it learns"
+                    yield Problem(message, self.name, remedy="give it a number")
 
     def _minibatch_problems(self) -> Iterator[Problem]:
         batch, minibatch = (getattr(self, f"{kind}_agent_steps", 0) for kind in ("batch", "minibatch"))
@@ -287,11 +325,13 @@ class LearningAlgorithm(TorchAlgorithm):
         actor: Actor = acting.network(spaces, model, seed).actor
         return actor
 
-    def _network_and_losses(
-        self, members: Mapping[str, Member], seed: int
-    ) -> tuple[Any, LossFunction | Sequence[LossGroup]]:
+    def _network_of(self, members: Mapping[str, Member], seed: int) -> Any:
         (member,) = members.values()
-        return self.network(member.spaces, member.model, seed), self.losses(member.spaces)
+        return self.network(member.spaces, member.model, seed)
+
+    def _losses_of(self, members: Mapping[str, Member]) -> LossFunction | Sequence[LossGroup]:
+        (member,) = members.values()
+        return self.losses(member.spaces)
 
 
 class JointAlgorithm(TorchAlgorithm):
@@ -319,10 +359,16 @@ class JointAlgorithm(TorchAlgorithm):
         actor: Actor = self.network({"policy": Member(spaces, model)}, seed).actors["policy"]
         return actor
 
-    def _network_and_losses(
-        self, members: Mapping[str, Member], seed: int
-    ) -> tuple[Any, LossFunction | Sequence[LossGroup]]:
-        return self.network(members, seed), self.losses(members)
+    def _network_of(self, members: Mapping[str, Member], seed: int) -> Any:
+        return self.network(members, seed)
+
+    def _losses_of(self, members: Mapping[str, Member]) -> LossFunction | Sequence[LossGroup]:
+        return self.losses(members)
+
+
+def parts_of(algorithm: object) -> dict[str, Part]:
+    """Return the parts of an algorithm, by name."""
+    return algorithm.used_parts if isinstance(algorithm, TorchAlgorithm) else {}
 
 
 def action_problems(name: str, capabilities: Capabilities, spaces: Spaces) -> Iterator[Problem]:

@@ -47,15 +47,14 @@ class APPO(ActorCriticAlgorithm):
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay] = ()) -> Plan:
         trace = map(initial_value, (self.discount, self.trace_lambda, self.rho_max, self.c_max))
-        reports = (
-            # Drops the oldest fragments if the learner is too slow, so that workers never wait.
-            experience.queue(self.queue_fragments, full="drop_oldest", name="newest")
-            .gather(Concat(agent_steps=self.batch_agent_steps))
-            .then(VTrace(*trace, bootstrap_at_death=self.bootstrap_at_death), at=learner)
-            .then(Normalize(), at=learner)
-            .then(Learn(epochs=self.epochs, minibatch=self.minibatch_agent_steps), at=learner)
-            .then(Publish(), at=learner)
-        )
+        # Drops the oldest fragments if the learner is too slow, so that workers never wait.
+        newest = experience.queue(self.queue_fragments, full="drop_oldest", name="newest")
+        fresh = self.with_stages("fresh", newest.gather(Concat(agent_steps=self.batch_agent_steps)), learner)
+        estimate = VTrace(*trace, bootstrap_at_death=self.bootstrap_at_death)
+        estimated = self.with_stages("estimated", fresh.then(estimate, at=learner), learner)
+        rows = self.with_stages("before_learning", estimated.then(Normalize(), at=learner), learner)
+        learned = rows.then(Learn(epochs=self.epochs, minibatch=self.minibatch_agent_steps), at=learner)
+        reports = self.with_stages("after_update", learned, learner).then(Publish(), at=learner)
         return Plan("appo", output=reports)
 
     def losses(self, spaces: Spaces) -> LossFunction:

@@ -35,10 +35,11 @@ class DDPPO(PPO):
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay] = ()) -> Plan:
         estimate = Advantages(initial_value(self.discount), initial_value(self.gae_lambda), self.bootstrap_at_death)
         batches = experience.gather(Shards(agent_steps=self.batch_agent_steps))
-        fresh = self.near_reference(batches.then(DropStale(self.max_staleness), at=learner), learner)
-        estimated = fresh.then(estimate, at=learner)
+        fresh = self.with_stages("fresh", batches.then(DropStale(self.max_staleness), at=learner), learner)
+        estimated = self.with_stages("estimated", fresh.then(estimate, at=learner), learner)
         if self.normalize_advantages:
             estimated = estimated.then(Normalize(), at=learner)
-        learned = estimated.then(Learn(epochs=self.epochs, minibatch=self.minibatch_agent_steps), at=learner)
-        reports = learned.then(Publish(), at=learner)
+        learn = Learn(epochs=self.epochs, minibatch=self.minibatch_agent_steps)
+        learned = self.with_stages("before_learning", estimated, learner).then(learn, at=learner)
+        reports = self.with_stages("after_update", learned, learner).then(Publish(), at=learner)
         return Plan("ddppo", output=reports, waits_for_rounds=True)

@@ -88,9 +88,9 @@ class DQN(OffPolicyAlgorithm):
         )
         # Adjacent learner stages are fused into one call, so that target updates and published versions come after the
         # same optimizer steps, whichever process the replay is in.
+        drawn = self.with_stages("before_learning", source(Draw(self.batch_agent_steps), at=replay), learner)
         train = (
-            source(Draw(self.batch_agent_steps), at=replay)
-            .then(Learn(), at=learner)
+            self.with_stages("after_update", drawn.then(Learn(), at=learner), learner)
             .then(SyncTarget(every=self.target_every_updates, tau=initial_value(self.tau)), at=learner)
             .then(Publish(every=self.publish_every_updates), at=learner)
             .then(Reprioritize(), at=replay)

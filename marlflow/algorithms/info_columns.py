@@ -1,19 +1,19 @@
-"""The numbers in infos that rows have as columns: costs, if an algorithm has a limit, and what policies name."""
+"""The numbers in infos that rows have as columns: those that parts of algorithms read, and those that policies name."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from marlflow.algorithms.cost_limit import cost_limit_of
-from marlflow.base.info_columns import COST, USUAL, At, InfoColumn, InfoColumns
+from marlflow.algorithms.algorithm import parts_of
+from marlflow.base.info_columns import USUAL, At, InfoColumn, InfoColumns
 
 _AT: Mapping[str, At] = {"credited": "sum", "info": "end"}
 
 
 def columns_of_rows(algorithm: object, named: Mapping[str, str]) -> dict[str, At]:
-    """Return the info columns of a policy's rows: those `named`, by kind, and costs if they have a limit."""
-    costs: dict[str, At] = {} if cost_limit_of(algorithm) is None else {COST: "sum"}
-    return {**{name: _AT[kind] for name, kind in named.items()}, **costs}
+    """Return the info columns of a policy's rows: those `named`, by kind, and those that its algorithm's parts read."""
+    credited: dict[str, At] = {name: "sum" for part in parts_of(algorithm).values() for name in part.credited}
+    return {**{name: _AT[kind] for name, kind in named.items()}, **credited}
 
 
 def info_columns(

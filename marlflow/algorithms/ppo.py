@@ -10,14 +10,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from marlflow.algorithms.algorithm import STOCHASTIC_ACTIONS, Capabilities, LearningAlgorithm
-from marlflow.algorithms.cost_limit import COST_CRITIC, CostValueLoss, cost_seed, without_cost_critic
-from marlflow.algorithms.cost_stages import update_multiplier
 from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
-from marlflow.base.batch import Batch, EstimatedBatch
+from marlflow.base.batch import EstimatedBatch
 from marlflow.base.critic_input import OWN_OBSERVATION, CriticSees
 from marlflow.base.items import Fragment
 from marlflow.base.ranges import (
-    Amount,
     CountOrZero,
     Discount,
     LearningRate,
@@ -30,19 +27,17 @@ from marlflow.base.ranges import (
 from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
+from marlflow.learner.loss import LossFunction
 from marlflow.learner.loss_groups import LossGroup
 from marlflow.learner.optimizer import Adam, Optimizer
 from marlflow.learner.protocol import Learner
 from marlflow.policy.actor_critic import ActorCritic
-from marlflow.policy.cost_critic import CostCritic
 from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.protocol import Replay
 from marlflow.stages import (
     Advantages,
     Concat,
-    CostAdvantages,
     DropStale,
-    KLToReference,
     Learn,
     Normalize,
     Publish,
@@ -72,46 +67,26 @@ class PPO(LearningAlgorithm):
     normalize_values: bool = False
     critic_sees: Sequence[CriticSees] = OWN_OBSERVATION
     bootstrap_at_death: bool = False
-    kl_to_reference: OrSchedule[Weight] | None = None
     max_staleness: CountOrZero = 0
     normalize_advantages: bool = True
-    cost_limit: OrSchedule[Amount] | None = None
-    multiplier_learning_rate: OrSchedule[Weight] = 0.05
-    initial_multiplier: Weight = 0.0
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
         estimate = Advantages(initial_value(self.discount), initial_value(self.gae_lambda), self.bootstrap_at_death)
         batches = experience.gather(Concat(agent_steps=self.batch_agent_steps))
-        fresh = self.near_reference(batches.then(DropStale(self.max_staleness), at=learner), learner)
-        estimated = fresh.then(estimate, at=learner)
-        if (multiplier := update_multiplier(self)) is not None:
-            costs = CostAdvantages(estimate.discount, estimate.gae_lambda)
-            estimated = estimated.then(multiplier, at=learner).then(costs, at=learner)
+        fresh = self.with_stages("fresh", batches.then(DropStale(self.max_staleness), at=learner), learner)
+        estimated = self.with_stages("estimated", fresh.then(estimate, at=learner), learner)
         if self.normalize_advantages:
             estimated = estimated.then(Normalize(), at=learner)
-        learned = estimated.then(Learn(epochs=self.epochs, minibatch=self.minibatch_agent_steps), at=learner)
-        return Plan(self.name, output=learned.then(Publish(), at=learner), waits_for_rounds=True)
-
-    def near_reference(self, rows: Flow[Batch], learner: Learner) -> Flow[Batch]:
-        """Return the flow with the KL penalty for leaving the reference policy, if `kl_to_reference` is set."""
-        if self.kl_to_reference is None:
-            return rows
-        return rows.then(KLToReference(initial_value(self.kl_to_reference)), at=learner)
+        learn = Learn(epochs=self.epochs, minibatch=self.minibatch_agent_steps)
+        learned = self.with_stages("before_learning", estimated, learner).then(learn, at=learner)
+        reports = self.with_stages("after_update", learned, learner).then(Publish(), at=learner)
+        return Plan(self.name, output=reports, waits_for_rounds=True)
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> ActorCritic:
         critic_torso = None if self.shared_torso else model
-        network = ActorCritic(spaces, model, critic_torso, seed, self.normalize_values, self.critic_sees)
-        if self.cost_limit is not None:
-            sees, normalizes = network.critic_input, self.normalize_values
-            network.cost_critic = CostCritic(spaces, sees, model, normalizes, cost_seed(seed))
-        return network
+        return ActorCritic(spaces, model, critic_torso, seed, self.normalize_values, self.critic_sees)
 
-    def losses(self, spaces: Spaces) -> PPOLoss | Sequence[LossGroup]:
+    def losses(self, spaces: Spaces) -> LossFunction | Sequence[LossGroup]:
         # Initial values; set_schedule gives the loss later ones.
         clip, value, entropy = map(initial_value, (self.clip_range, self.value_coefficient, self.entropy_coefficient))
-        loss = PPOLoss(Coefficients(clip, value, entropy, self.value_clip_range))
-        if self.cost_limit is None:
-            return loss
-        # A group of its own, so that the gradient of PPO's loss is clipped as without costs.
-        critic = LossGroup(COST_CRITIC, lambda module: module.cost_critic.parameters(), CostValueLoss())
-        return LossGroup("actor_critic", without_cost_critic, loss), critic
+        return PPOLoss(Coefficients(clip, value, entropy, self.value_clip_range))

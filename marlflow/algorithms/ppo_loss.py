@@ -46,8 +46,7 @@ class PPOLoss:
 
     def __call__(self, module: ActorCritic, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms:
         outputs, value = module(minibatch["obs"], minibatch.get("central"))
-        loss = self.of_rows(module.actor, module.value_error, outputs, value, minibatch, torch.mean)
-        return LossTerms(loss.total, _with_reference(loss.terms, minibatch), loss.priorities)
+        return self.of_rows(module.actor, module.value_error, outputs, value, minibatch, torch.mean)
 
     def of_rows(
         self,
@@ -94,8 +93,3 @@ class PPOLoss:
         if limit is None:
             return value_loss(value, target)
         return clipped_value_loss(value, minibatch["value"], target, limit)
-
-
-def _with_reference(terms: Mapping[str, Any], minibatch: Mapping[str, Tensor]) -> Mapping[str, Any]:
-    # Part of the rewards already, so only reported.
-    return {**terms, "kl_to_reference": kl.mean()} if (kl := minibatch.get("kl_to_reference")) is not None else terms

@@ -59,16 +59,14 @@ class RecurrentPPO(LearningAlgorithm):
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay] = ()) -> Plan:
         estimate = Advantages(initial_value(self.discount), initial_value(self.gae_lambda), self.bootstrap_at_death)
-        reports = (
-            experience.gather(Concat(agent_steps=self.batch_agent_steps))
-            .then(DropStale(self.max_staleness), at=learner)
-            .then(estimate, at=learner)
-            .then(Normalize(), at=learner)
-            # After Advantages, which needs whole segments.
-            .then(CutSequences(self.sequence_agent_steps), at=learner)
-            .then(Learn(epochs=self.epochs, minibatch=self.minibatch_agent_steps), at=learner)
-            .then(Publish(), at=learner)
-        )
+        batches = experience.gather(Concat(agent_steps=self.batch_agent_steps))
+        fresh = self.with_stages("fresh", batches.then(DropStale(self.max_staleness), at=learner), learner)
+        estimated = self.with_stages("estimated", fresh.then(estimate, at=learner), learner)
+        # After Advantages, which needs whole segments.
+        cut = estimated.then(Normalize(), at=learner).then(CutSequences(self.sequence_agent_steps), at=learner)
+        learn = Learn(epochs=self.epochs, minibatch=self.minibatch_agent_steps)
+        learned = self.with_stages("before_learning", cut, learner).then(learn, at=learner)
+        reports = self.with_stages("after_update", learned, learner).then(Publish(), at=learner)
         return Plan("recurrent_ppo", output=reports, waits_for_rounds=True)
 
     def validate(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:

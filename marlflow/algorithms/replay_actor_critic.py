@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from marlflow.algorithms.cost_stages import update_multiplier
 from marlflow.algorithms.off_policy import OffPolicyActorCritic
 from marlflow.base.items import Fragment
 from marlflow.base.ranges import SomeShare, Steps
@@ -32,11 +31,9 @@ class ReplayActorCritic(OffPolicyActorCritic):
             .then(NStep(self.n_step, self.discount), at=replay)
             .then(Insert(), at=replay)
         )
-        drawn = source(Draw(self.batch_agent_steps), at=replay)
-        if (multiplier := update_multiplier(self)) is not None:
-            drawn = drawn.then(multiplier, at=learner)
+        drawn = self.with_stages("before_learning", source(Draw(self.batch_agent_steps), at=replay), learner)
         train = (
-            drawn.then(Learn(), at=learner)
+            self.with_stages("after_update", drawn.then(Learn(), at=learner), learner)
             .then(self.sync(), at=learner)
             .then(Publish(every=self.publish_every_updates), at=learner)
         )

@@ -14,15 +14,12 @@ from typing import ClassVar
 from gymnasium import spaces as gym
 
 from marlflow.algorithms.algorithm import Capabilities
-from marlflow.algorithms.cost_limit import COST_CRITIC
 from marlflow.algorithms.replay_actor_critic import ReplayActorCritic
 from marlflow.algorithms.sac_box import BoxActorLoss, BoxCriticsLoss, BoxNetwork
-from marlflow.algorithms.sac_costs import BoxCostLoss, DiscreteCostLoss, cost_critic
 from marlflow.algorithms.sac_discrete import DiscreteActorLoss, DiscreteCriticsLoss, DiscreteNetwork
 from marlflow.algorithms.sac_temperature import Temperature, TemperatureLoss
 from marlflow.base.batch import Transitions
 from marlflow.base.ranges import (
-    Amount,
     Discount,
     Finite,
     LearningRate,
@@ -64,37 +61,28 @@ class SAC(ReplayActorCritic):
     publish_every_updates: Steps = 10
     max_grad_norm: OrSchedule[Threshold] = float("inf")
     optimizer: Optimizer = Adam()
-    cost_limit: OrSchedule[Amount] | None = None
-    multiplier_learning_rate: OrSchedule[Weight] = 0.05
-    initial_multiplier: Weight = 0.0
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> BoxNetwork | DiscreteNetwork:
-        network: BoxNetwork | DiscreteNetwork
         if isinstance(spaces.action, gym.Box):
-            network = BoxNetwork(spaces, spaces.action, model, self.initial_temperature, seed)
-        else:
-            network = DiscreteNetwork(spaces, model, self.initial_temperature, seed)
-        if self.cost_limit is not None:
-            network.cost_critic = cost_critic(spaces, model, seed)
-        return network
+            return BoxNetwork(spaces, spaces.action, model, self.initial_temperature, seed)
+        return DiscreteNetwork(spaces, model, self.initial_temperature, seed)
 
     def losses(self, spaces: Spaces) -> Sequence[LossGroup]:
         temperature = Temperature(None if self.temperature is None else initial_value(self.temperature))
         critics_loss: BoxCriticsLoss | DiscreteCriticsLoss
-        cost_loss: BoxCostLoss | DiscreteCostLoss
         actor_loss: BoxActorLoss | DiscreteActorLoss
         if isinstance(spaces.action, gym.Box):
             size = math.prod(spaces.action_shape)
-            critics_loss, cost_loss = BoxCriticsLoss(temperature, size), BoxCostLoss(size)
+            critics_loss = BoxCriticsLoss(temperature, size)
             actor_loss = BoxActorLoss(temperature, size, -size if self.target_entropy is None else self.target_entropy)
         else:
-            critics_loss, cost_loss = DiscreteCriticsLoss(temperature), DiscreteCostLoss()
+            critics_loss = DiscreteCriticsLoss(temperature)
             actor_loss = DiscreteActorLoss(temperature, self.target_entropy, self.target_entropy_share)
         # In this order: the temperature's loss reads the entropy that the actor's loss computed.
-        groups = [LossGroup("critics", lambda module: module.critics.parameters(), critics_loss)]
-        if self.cost_limit is not None:
-            groups.append(LossGroup(COST_CRITIC, lambda module: module.cost_critic.parameters(), cost_loss))
-        groups.append(LossGroup("actor", lambda module: module.actor.parameters(), actor_loss))
+        groups = [
+            LossGroup("critics", lambda module: module.critics.parameters(), critics_loss),
+            LossGroup("actor", lambda module: module.actor.parameters(), actor_loss),
+        ]
         # A fixed temperature is not trained.
         if temperature.fixed is None:
             loss = TemperatureLoss()

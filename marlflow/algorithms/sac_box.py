@@ -9,10 +9,9 @@ import torch
 from gymnasium import spaces as gym
 from torch import Tensor, nn
 
-from marlflow.algorithms.sac_costs import MultipliedCosts
 from marlflow.algorithms.sac_temperature import SHORT_OF_TARGET, Temperature
 from marlflow.base.spaces import Spaces
-from marlflow.learner.loss import LossTerms
+from marlflow.learner.loss import ActorConstraint, LossTerms
 from marlflow.losses.sac import soft_policy_loss, soft_q_target
 from marlflow.losses.twin_critics import critics_loss
 from marlflow.policy.critics import BoxCritics
@@ -30,7 +29,6 @@ class BoxNetwork(nn.Module):
         self.actor = SquashedGaussianActor(torso, features, box, generator)
         self.critics = BoxCritics(spaces, model, 2, generator)
         self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)))
-        self.cost_critic: nn.Module | None = None
 
 
 class BoxCriticsLoss:
@@ -54,23 +52,27 @@ class BoxCriticsLoss:
 
 
 class BoxActorLoss:
-    """Negative soft value of a sampled action, drawn with the first half of `noise`, [N, 2 D]."""
+    """Negative soft value of a sampled action, drawn with the first half of `noise`, [N, 2 D].
+
+    A part may set `constraint`.
+    """
 
     def __init__(self, temperature: Temperature, action_size: int, target_entropy: float) -> None:
         self.temperature, self.noise_per_row = temperature, 2 * action_size
         self.target_entropy = target_entropy
-        self.costs = MultipliedCosts()
+        self.constraint: ActorConstraint | None = None
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
         # The temperature is shared with the critics' loss, which has already updated it.
-        self.costs.set_schedule(values)
+        if self.constraint is not None:
+            self.constraint.set_schedule(values)
 
     def __call__(self, module: BoxNetwork, target_module: BoxNetwork, minibatch: Mapping[str, Tensor]) -> LossTerms:
         obs = minibatch["obs"]
         action, logp = module.actor.sample(obs, minibatch["noise"][:, : self.noise_per_row // 2])
         by_row = soft_policy_loss(module.critics(obs, action), logp, self.temperature.of(module))
-        if module.cost_critic is not None:
-            by_row = self.costs.added_to(by_row, module.cost_critic(obs, action)[0])
+        if self.constraint is not None:
+            by_row = self.constraint(by_row, module, obs, action)
         total = by_row.mean()
         sampled = logp.detach()
         # -logp estimates the entropy.

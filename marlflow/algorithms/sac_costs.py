@@ -5,17 +5,19 @@ Ha et al., "Learning to walk in the real world with minimal human effort", 2020,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from gymnasium import spaces as gym
 from torch import Tensor
 
-from marlflow.algorithms.cost_limit import cost_seed
+from marlflow.algorithms.sac_box import BoxActorLoss
+from marlflow.algorithms.sac_discrete import DiscreteActorLoss
 from marlflow.base.spaces import Spaces
 from marlflow.learner.loss import LossTerms
-from marlflow.learner.multiplier import MULTIPLIER
+from marlflow.learner.loss_groups import LossGroup
+from marlflow.learner.multiplier import COST_CRITIC, MULTIPLIER
 from marlflow.losses.lagrangian import constrained_policy_loss
 from marlflow.losses.sac import expected_soft_q_target, soft_q_target
 from marlflow.losses.twin_critics import critics_loss
@@ -23,15 +25,30 @@ from marlflow.policy.critics import ActionCritics, BoxCritics
 from marlflow.policy.torso import TorsoConfig
 
 
-def cost_critic(spaces: Spaces, model: TorsoConfig, seed: int) -> ActionCritics | BoxCritics:
+def sac_cost_critic(spaces: Spaces, model: TorsoConfig, seed: int) -> ActionCritics | BoxCritics:
     """Build a critic of the costs that follow an action; an ensemble of one."""
-    generator = torch.Generator().manual_seed(cost_seed(seed))
+    generator = torch.Generator().manual_seed(seed)
     if isinstance(spaces.action, gym.Box):
         return BoxCritics(spaces, model, 1, generator)
     return ActionCritics(spaces, model, 1, generator)
 
 
-class MultipliedCosts:
+def with_sac_costs(groups: Sequence[LossGroup]) -> list[LossGroup]:
+    """Return SAC's loss groups with that of the cost critic, and with costs in the actor's loss."""
+    actor_loss = next(group.loss for group in groups if group.name == "actor")
+    cost_loss: BoxCostLoss | DiscreteCostLoss
+    if isinstance(actor_loss, BoxActorLoss):
+        cost_loss, actor_loss.constraint = BoxCostLoss(actor_loss.noise_per_row), CostsOfAction()
+    elif isinstance(actor_loss, DiscreteActorLoss):
+        cost_loss, actor_loss.constraint = DiscreteCostLoss(), CostsOfProbabilities()
+    else:
+        raise TypeError(f"the actor's loss, {type(actor_loss).__name__}, takes no costs: derive it from one of SAC's")
+    critic = LossGroup(COST_CRITIC, lambda module: module.cost_critic.parameters(), cost_loss)
+    # The actor's loss reads what the critics have learned from the same rows.
+    return [one for group in groups for one in ((critic, group) if group.name == "actor" else (group,))]
+
+
+class CostsOfAction:
     """The share of costs in the actor's loss, by the learner's multiplier."""
 
     def __init__(self) -> None:
@@ -41,16 +58,28 @@ class MultipliedCosts:
         """Set the multiplier."""
         self._multiplier = values.get(MULTIPLIER, self._multiplier)
 
-    def added_to(self, loss: Tensor, q_cost: Tensor) -> Tensor:
-        """Return the actor's loss, [N], given the costs to come, [N]."""
-        return constrained_policy_loss(loss, q_cost, self._multiplier)
+    def __call__(self, by_row: Tensor, module: Any, obs: Tensor, action: Tensor) -> Tensor:
+        return constrained_policy_loss(by_row, self.costs(module, obs, action), self._multiplier)
+
+    def costs(self, module: Any, obs: Tensor, action: Tensor) -> Tensor:
+        """Return the costs to come, [N]."""
+        q_cost: Tensor = module.cost_critic(obs, action)[0]
+        return q_cost
+
+
+class CostsOfProbabilities(CostsOfAction):
+    """The same for Discrete actions, by their probabilities [N, A]."""
+
+    def costs(self, module: Any, obs: Tensor, action: Tensor) -> Tensor:
+        q_cost: Tensor = module.cost_critic(obs)[0].detach()
+        return (action * q_cost).sum(-1)
 
 
 class BoxCostLoss:
     """Squared errors to the cost value of a sampled next action, the one that the critics of rewards see."""
 
-    def __init__(self, action_size: int) -> None:
-        self.noise_per_row = 2 * action_size
+    def __init__(self, noise_per_row: int) -> None:
+        self.noise_per_row = noise_per_row
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
         # Nothing of this loss is scheduled.

@@ -8,10 +8,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from marlflow.algorithms.sac_costs import MultipliedCosts
 from marlflow.algorithms.sac_temperature import SHORT_OF_TARGET, Temperature
 from marlflow.base.spaces import Spaces
-from marlflow.learner.loss import LossTerms
+from marlflow.learner.loss import ActorConstraint, LossTerms
 from marlflow.losses.sac import expected_soft_policy_loss, expected_soft_q_target, legal_probabilities
 from marlflow.losses.twin_critics import critics_loss
 from marlflow.policy.categorical import CategoricalActor
@@ -29,7 +28,6 @@ class DiscreteNetwork(nn.Module):
         self.actor = CategoricalActor(torso, features, spaces.num_actions, generator)
         self.critics = ActionCritics(spaces, model, 2, generator)
         self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)))
-        self.cost_critic: nn.Module | None = None
 
     def probabilities(self, obs: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return action probabilities and their logs, [N, A] each."""
@@ -62,18 +60,20 @@ class DiscreteCriticsLoss:
 class DiscreteActorLoss:
     """Negative soft value of the policy, over the legal actions.
 
-    The target entropy is `target_entropy` nats; if None, `target_share` of each row's maximum entropy.
+    The target entropy is `target_entropy` nats; if None, `target_share` of each row's maximum entropy. A part may
+    set `constraint`.
     """
 
     def __init__(self, temperature: Temperature, target_entropy: float | None, target_share: float) -> None:
         self.temperature = temperature
         self.target_entropy = target_entropy
         self.target_share = target_share
-        self.costs = MultipliedCosts()
+        self.constraint: ActorConstraint | None = None
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
         # The temperature is shared with the critics' loss, which has already updated it.
-        self.costs.set_schedule(values)
+        if self.constraint is not None:
+            self.constraint.set_schedule(values)
 
     def __call__(
         self, module: DiscreteNetwork, target_module: DiscreteNetwork, minibatch: Mapping[str, Tensor]
@@ -83,8 +83,8 @@ class DiscreteActorLoss:
         with torch.no_grad():
             q = module.critics(minibatch["obs"])
         by_row = expected_soft_policy_loss(q, p, logp, self.temperature.of(module))
-        if module.cost_critic is not None:
-            by_row = self.costs.added_to(by_row, (p * module.cost_critic(minibatch["obs"])[0].detach()).sum(-1))
+        if self.constraint is not None:
+            by_row = self.constraint(by_row, module, minibatch["obs"], p)
         total = by_row.mean()
         entropy = -(p * logp).sum(-1).detach()
         columns = {SHORT_OF_TARGET: self._target(p, mask) - entropy}

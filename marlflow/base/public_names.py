@@ -13,12 +13,14 @@ NAMES_BY_MODULE: Mapping[str, str] = {
     "marlflow.algorithms.archer": "ArCHer",
     "marlflow.algorithms.bc": "BC",
     "marlflow.algorithms.clone": "Clone",
+    "marlflow.algorithms.cost_limit": "CostLimit",
     "marlflow.algorithms.ddpg": "DDPG",
     "marlflow.algorithms.ddppo": "DDPPO",
     "marlflow.algorithms.dqn": "DQN",
     "marlflow.algorithms.from_run": "FromRun Frozen",
     "marlflow.algorithms.happo": "HAPPO",
     "marlflow.algorithms.impala": "IMPALA",
+    "marlflow.algorithms.kl_to_reference": "KLToReference",
     "marlflow.algorithms.maddpg": "MADDPG",
     "marlflow.algorithms.maml": "MAML",
     "marlflow.algorithms.mappo": "MAPPO",
@@ -28,6 +30,7 @@ NAMES_BY_MODULE: Mapping[str, str] = {
     "marlflow.algorithms.off_policy": (
         "JointOffPolicyActorCritic JointOffPolicyAlgorithm OffPolicyActorCritic OffPolicyAlgorithm"
     ),
+    "marlflow.algorithms.part": "Part",
     "marlflow.algorithms.ppo": "PPO",
     "marlflow.algorithms.ppo_loss": "Coefficients PPOLoss",
     "marlflow.algorithms.qmix": "QMIX",
@@ -77,6 +80,7 @@ NAMES_BY_MODULE: Mapping[str, str] = {
     "marlflow.learner.loss": "LossFunction LossTerms",
     "marlflow.learner.optimizer": "Adam Optimizer TorchOptimizer",
     "marlflow.learner.loss_groups": "LossGroup",
+    "marlflow.learner.part_state": "PartState",
     "marlflow.learner.protocol": "Learner",
     "marlflow.learner.distributed.shards": "ShardedBatch",
     "marlflow.observe.callback": "Callback EvaluateNow EvaluationEvent FaultEvent RunEnd StopRun",
@@ -102,7 +106,7 @@ NAMES_BY_MODULE: Mapping[str, str] = {
     "marlflow.stages": (
         "Adapt Advantages ApplyGradients Average ByPolicy ByShard ByTask Collect CollectNext ComputeGradients "
         "Concat CostAdvantages CutSequences Draw DropStale EachPolicy InitialPriorities Insert Join JoinSegments "
-        "JointAdvantages KLToReference Learn LearnInOrder MetaLearn NStep Normalize Publish Reprioritize Shards "
+        "JointAdvantages Learn LearnInOrder MetaLearn NStep Normalize Publish Reprioritize Shards "
         "SplitSegments SyncTarget UpdateMultiplier UtteranceAdvantage Utterances VTrace"
     ),
     "marlflow.trained.export": "Exported export",
@@ -123,7 +127,6 @@ RENAMED: Mapping[str, str] = {
     "MetricsRecord": "Report",
     "Normalise": "Normalize",
     "Optimiser": "Optimizer",
-    "Part": "LossGroup",
     "Placement": "LearnerPlacement",
     "PolicyPlacement": "PlacementOverrides",
     "Recorded": "OfflineData",

@@ -114,7 +114,7 @@ class Findings:
         self._add_group_findings(seats)
         if played.ledger is not None and (partly := played.ledger.partly_without_cost):
             self.notes.append(
-                f"{', '.join(partly)} had no info['cost'] at some env steps: a policy with a cost_limit needs a number "
+                f"{', '.join(partly)} had no info['cost'] at some env steps: a policy with a CostLimit needs a number "
                 "at every env step in which they act; give 0.0 where there is none"
             )
         if played.vanished:

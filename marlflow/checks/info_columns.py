@@ -8,10 +8,12 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from marlflow.algorithms.algorithm import parts_of
 from marlflow.algorithms.info_columns import columns_of_rows
+from marlflow.algorithms.part import Part, kind_of
 from marlflow.base.batch import Batch
 from marlflow.base.errors import EnvironmentFailed
-from marlflow.base.info_columns import At, InfoColumn
+from marlflow.base.info_columns import COST, At, InfoColumn
 from marlflow.base.shortened import enumerated
 from marlflow.base.spaces import DISCRETE_KINDS, choices_of, components
 from marlflow.config.environment import environment_maker, environment_name
@@ -23,7 +25,7 @@ from marlflow.env.batched.versions import BatchedMaker, makes_batches
 from marlflow.env.random_action import random_legal_action
 
 _MOST_NAMED = 3
-_Setting: TypeAlias = Literal["columns", "reward_from", "cost_limit"]
+_Setting: TypeAlias = Literal["columns", "reward_from", "parts"]
 
 
 def metric_columns(metrics: Mapping[str, InfoMetric]) -> tuple[InfoColumn, ...]:
@@ -39,20 +41,23 @@ class _Need(NamedTuple):
     column: str
     at: At
     setting: _Setting
+    part: tuple[str, Part] | None = None
 
     @property
-    def has_limit(self) -> bool:
-        return self.setting == "cost_limit"
+    def is_cost(self) -> bool:
+        return self.part is not None and self.column == COST
 
     @property
     def needs(self) -> str:
         if self.setting == "reward_from":
             return f"has a reward_from {self.column!r}"
-        return "has a cost_limit" if self.has_limit else f"has the column {self.column!r}"
+        return f"has the column {self.column!r}" if self.part is None else f"has a {kind_of(self.part[1])}"
 
     @property
     def way_out(self) -> str:
-        return "algorithm.cost_limit=null" if self.has_limit else f"{self.setting} without {self.column!r}"
+        if self.part is not None:
+            return f"algorithm.parts.{self.part[0]}=null"
+        return f"{self.setting} without {self.column!r}"
 
     @property
     def way_out_of_policy(self) -> str:
@@ -60,7 +65,7 @@ class _Need(NamedTuple):
 
     @property
     def amount(self) -> str:
-        return "a cost" if self.has_limit else "a number"
+        return "a cost" if self.is_cost else "a number"
 
 
 def _needs(policies: Mapping[str, Policy]) -> list[_Need]:
@@ -68,9 +73,12 @@ def _needs(policies: Mapping[str, Policy]) -> list[_Need]:
     for name, policy in policies.items():
         subject = f"policy {name!r} ({policy.acts_by.name})"
         for column, at in columns_of_rows(policy.acts_by, policy.row_columns).items():
-            is_added = column in policy.reward_from
-            setting: _Setting = "reward_from" if is_added else "columns" if column in policy.columns else "cost_limit"
-            found.append(_Need(name, subject, column, at, setting))
+            reading = ((key, part) for key, part in parts_of(policy.acts_by).items() if column in part.credited)
+            if column in policy.reward_from or column in policy.columns:
+                setting: _Setting = "reward_from" if column in policy.reward_from else "columns"
+                found.append(_Need(name, subject, column, at, setting))
+            else:
+                found.append(_Need(name, subject, column, at, "parts", next(reading)))
     return found
 
 
@@ -153,14 +161,14 @@ def _missing(
         without = _without(adapter, list(dict.fromkeys(need.column for need in needs)))
     except EnvironmentFailed as error:
         for need in needs:
-            what = "costs" if need.has_limit else "it"
+            what = "costs" if need.is_cost else "it"
             yield f"{need.subject} {need.needs}, and {name} cannot show whether it gives {what}: {error.reason}"
         return
     for need in needs:
         if missing := [agent for agent in agents.get(need.policy, ()) if agent in without[need.column]]:
             named = [*missing[:_MOST_NAMED], *(["others"] if missing[_MOST_NAMED:] else [])]
             shown = " and ".join(filter(None, [", ".join(named[:-1]), named[-1]]))
-            nothing = "nothing costs" if need.has_limit else "there is none"
+            nothing = "nothing costs" if need.is_cost else "there is none"
             yield (
                 f"{need.subject} {need.needs}, and {name} gives no info[{need.column!r}] of {shown} in its first env "
                 f"step; give 0.0 where {nothing}, or set {need.way_out_of_policy}"
@@ -192,7 +200,7 @@ def _without(adapter: EnvAdapter, columns: Collection[str]) -> dict[str, set[str
 def column_row_problems(policies: Mapping[str, Policy], recorded: Collection[str]) -> Iterator[str]:
     """Yield why rows of policies lack their columns: the rows are `recorded`, or other policies made them."""
     for need in _needs(policies):
-        kind = "costs" if need.has_limit else "such numbers"
+        kind = "costs" if need.is_cost else "such numbers"
         if need.policy in recorded:
             yield f"{need.subject} {need.needs}, and learns from records, which have no {kind}; set {need.way_out}"
         elif list(policies[need.policy].learns_from or [need.policy]) != [need.policy]:
@@ -210,5 +218,5 @@ def _lacks_own(need: _Need) -> str:
 
 
 def _lacks_version(need: _Need) -> str:
-    given = "costs" if need.has_limit else f"info[{need.column!r}]"
+    given = "costs" if need.is_cost else f"info[{need.column!r}]"
     return f"has a batched version (env.batched=true) that gives no {given}; set env.batched=auto, or {need.way_out}"

@@ -278,6 +278,8 @@ def _fit_class(value: Any, hint: type, path: str, problems: list[str]) -> Any:
         return value if type(value) is hint else _misfit(value, hint, path, problems)
     if _is_protocol(hint):
         return _fit_protocol(value, hint, path, problems)
+    if isinstance(value, Mapping) and not issubclass(hint, Mapping):
+        return _without_target(path, problems)
     return value if isinstance(value, hint) else _misfit(value, hint, path, problems)
 
 
@@ -299,9 +301,13 @@ def _fit_protocol(value: Any, hint: type, path: str, problems: list[str]) -> Any
     if not lacking:
         return value
     if isinstance(value, Mapping):
-        problems.append(f"{path} has no {TARGET}: it must name the class to make it from, package.module.Class")
-    else:
-        problems.append(f"{path}: {type(value).__name__} is no {hint.__name__}: it has no {', '.join(lacking)}")
+        return _without_target(path, problems)
+    problems.append(f"{path}: {type(value).__name__} is no {hint.__name__}: it has no {', '.join(lacking)}")
+    return LEFT
+
+
+def _without_target(path: str, problems: list[str]) -> Any:
+    problems.append(f"{path} has no {TARGET}: it must name the class to make it from, package.module.Class")
     return LEFT
 
 

@@ -20,6 +20,7 @@ from marlflow.base.links import check_links
 from marlflow.base.spaces import Spaces
 from marlflow.config.construct import LEFT, fit
 from marlflow.config.experiment import Policy
+from marlflow.config.renamed import with_parts
 from marlflow.config.settings import setting_problems
 from marlflow.config.shipped_parts import POLICY
 from marlflow.config.target_nodes import TARGET
@@ -181,7 +182,7 @@ def _built(config: Mapping[str, Any] | None, source: str, trust: Collection[str]
         raise ConfigInvalid(
             [f"{source}: its run recorded no configuration, so the classes of its network are not known"]
         )
-    config = without_extra_losses(config)
+    config = with_parts(without_extra_losses(config))
     if found := untrusted(config, trust, POLICY):
         raise ConfigInvalid([refusal(source, found, remedy.format(names=listed(found)))])
     problems: list[str] = []

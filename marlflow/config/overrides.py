@@ -50,6 +50,7 @@ from marlflow.config.target_nodes import ENV_KEYS
 _SEARCHPATH = "hydra.searchpath"
 # A choice that adds a policy or a learner.
 _NEW_ENTRY = re.compile("|".join(rf"{group}@{section}\.[^.]+" for group, section in SECTION_OF.items()))
+_NEW_PART = re.compile(r"parts@.+\.algorithm\.parts\.[^.]+")
 _OPTIONAL = ("wrappers", "placement", "league", "record", "sinks", "callback", "experiment")
 _MEMBERS = re.compile(r"learners\.([^.]+)\.policies")
 
@@ -289,6 +290,8 @@ def _choices_settled(words: Sequence[_OverrideWord], groups: Groups, folders: Se
         entries = [key.rpartition(".")[2] for key in known if re.fullmatch(rf"\w+@{re.escape(section)}\.[^.]+", key)]
         if section in SECTION_OF.values() and rest and rest[0] not in entries:
             yield f"{word.key}: {no_entry(section, rest[0], entries)}"
+        elif _NEW_PART.fullmatch(word.key):
+            word.prefix = "+"
         else:
             yield f"there is no {word.key} to choose{meant(word.key, sorted(known), 'there are')}"
 

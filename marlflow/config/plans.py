@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from marlflow.algorithms.algorithm import TorchAlgorithm
+from marlflow.algorithms.part import unplanned_stages
 from marlflow.base.batch import Batch
 from marlflow.base.errors import ConfigInvalid, MarlflowError
 from marlflow.base.items import Fragment
@@ -79,6 +81,8 @@ def learner_plan(experience: Flow[Fragment], spec: LearnerSpec, parts: RunCompon
     except Exception as error:
         text = f"{subject_of(spec)}: its plan cannot be made: {raised(error)}"
         raise ConfigInvalid([text]) from error
+    if isinstance(spec.algorithm, TorchAlgorithm) and (lacking := list(unplanned_stages(spec.algorithm, plan))):
+        raise ConfigInvalid([f"{subject_of(spec)} {problem}" for problem in lacking])
     if spec.others:
         plan = replace(plan, title=f"{plan.title or plan.name}, on rows of {', '.join(spec.others)}")
     if spec.members != (spec.name,):

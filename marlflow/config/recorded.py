@@ -21,6 +21,7 @@ from marlflow.base.own_signature import is_signed, signature_of
 from marlflow.config.description import describe
 from marlflow.config.experiment import Experiment
 from marlflow.config.records import with_absolute_records
+from marlflow.config.renamed import with_parts
 from marlflow.config.schema import read_values
 from marlflow.config.target_nodes import TARGET
 from marlflow.config.trust import UNSIGNED, listed, refusal, untrusted
@@ -166,8 +167,10 @@ def _without_training(values: Any) -> Any:
     needed = {key: value for key, value in values.items() if key not in _ONLY_TRAINING}
     for section in ("policies", "learners"):
         if isinstance(entries := needed.get(section), Mapping):
-            needed[section] = {name: without_extra_losses(entry) for name, entry in entries.items()}
-    return {key: without_extra_losses(value) if key == "default_policy" else value for key, value in needed.items()}
+            needed[section] = {name: with_parts(without_extra_losses(entry)) for name, entry in entries.items()}
+    if "default_policy" in needed:
+        needed["default_policy"] = with_parts(without_extra_losses(needed["default_policy"]))
+    return needed
 
 
 @contextmanager

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from typing import Final
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Final
 
 from marlflow.algorithms.shipped import SHIPPED
 from marlflow.base.near import absent, nearest
 from marlflow.base.problems import Problem
 from marlflow.config.foreign_names import FOREIGN_NAMES, own_key
+from marlflow.config.target_nodes import TARGET
 
 KEYS: Final = {
     "copies": "num_envs",
@@ -20,6 +21,13 @@ KEYS: Final = {
     "waiting_fragments": "queue_fragments",
 }
 _RANGE: Final = "Annotated[int, Range(0, <at most>)] on each of its fields"
+_PARTS: Final = {
+    "cost_limit": "cost={_target_: marlflow.CostLimit, limit: <limit>}",
+    "initial_multiplier": "cost.initial_multiplier",
+    "kl_to_reference": "reference={_target_: marlflow.KLToReference, beta: <beta>}",
+    "multiplier_learning_rate": "cost.multiplier_learning_rate",
+}
+"""Settings that have become those of parts, under the names that the shipped groups of parts are shown with."""
 _HOOKS: Final = {
     "from_0": _RANGE,
     "non_negative_fields": _RANGE,
@@ -37,8 +45,10 @@ def unknown_key(path: str, key: str, known: Collection[str], owner: str) -> str:
     """
     if (new := KEYS.get(key)) in known:
         return f"there is no {path}; it has become {path.removesuffix(key)}{new}"
-    if key == "extra_losses":
-        return f"there is no {path}: {owner} does not learn, so it has no loss to add to"
+    if key in _PARTS and "parts" in known:
+        return f"there is no {path}; it has become {path.removesuffix(key)}parts.{_PARTS[key]}"
+    if key in ("extra_losses", "parts"):
+        return f"there is no {path}: {owner} does not learn, so nothing can be added to it"
     if own := own_key(path, key, known):
         return f"there is no {path}; here it is {own}{FOREIGN_NAMES[key].note}"
     if path == f"{path.rpartition('.algorithm.')[0]}.algorithm.{key}" and nearest(key, known) is None:
@@ -49,6 +59,21 @@ def unknown_key(path: str, key: str, known: Collection[str], owner: str) -> str:
                 is_called = "" if name == key else f", which is {name} here"
                 return f"there is no {path}: {owner} has none{is_called}; {', '.join(having)} have it"
     return absent(path, key, known, owner)
+
+
+def with_parts(policy: Any) -> Any:
+    """Return a recorded policy, as plain data, with settings that have become those of parts as parts."""
+    algorithm = policy.get("algorithm") if isinstance(policy, Mapping) else None
+    if not isinstance(algorithm, Mapping) or not algorithm.keys() & _PARTS.keys():
+        return policy
+    parts = {}
+    if (beta := algorithm.get("kl_to_reference")) is not None:
+        parts["reference"] = {TARGET: "marlflow.KLToReference", "beta": beta}
+    if (limit := algorithm.get("cost_limit")) is not None:
+        others = {key: algorithm[key] for key in ("multiplier_learning_rate", "initial_multiplier") if key in algorithm}
+        parts["cost"] = {TARGET: "marlflow.CostLimit", "limit": limit, **others}
+    kept = {key: value for key, value in algorithm.items() if key not in _PARTS}
+    return {**policy, "algorithm": {**kept, "parts": parts}}
 
 
 def renamed_hooks(algorithm: object) -> Iterator[Problem]:

@@ -99,6 +99,12 @@ MODEL: Final = Allowed(
 )
 # Another run is read as data, and what it names is checked like this, with nothing trusted.
 _SOURCE: Final[AllowedByKey] = {"trust": NOTHING, OTHERS: ANYTHING}
+PART: Final = Allowed(
+    _named(
+        "marlflow.algorithms.cost_limit: CostLimit\nmarlflow.algorithms.kl_to_reference: KLToReference",
+        {OTHERS: SCHEDULE},
+    )
+)
 ALGORITHM: Final = Allowed(
     _named(
         """marlflow.algorithms.a2c: A2C
@@ -127,7 +133,7 @@ ALGORITHM: Final = Allowed(
         marlflow.algorithms.scripted: Random
         marlflow.algorithms.td3: TD3
         marlflow.algorithms.vdn: VDN""",
-        {"optimizer": OPTIMIZER, OTHERS: SCHEDULE},
+        {"optimizer": OPTIMIZER, "parts": Allowed(keys={OTHERS: PART}), OTHERS: SCHEDULE},
     )
     | _named("marlflow.algorithms.scripted: Scripted", {"choose": _one_of("marlflow.policy.connect_four.one_ply")})
     | _named("marlflow.algorithms.from_run: Frozen", _SOURCE)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from marlflow.algorithms.algorithm import JointAlgorithm, LearningAlgorithm, Member, critic_sees
+from marlflow.algorithms.algorithm import Member, TorchAlgorithm, critic_sees
 from marlflow.algorithms.from_run import FromRun
 from marlflow.algorithms.imported import Imported, SavedPolicy
 from marlflow.algorithms.initial_parameters import InitialParameters
@@ -139,10 +139,8 @@ def _whole_network(algorithm: Imported, member: Member, network: Array) -> dict[
 
 
 def _module(algorithm: Any, name: str, member: Member) -> Any:
-    if isinstance(algorithm, LearningAlgorithm):
-        return algorithm.network(member.spaces, member.model, 0)
-    if isinstance(algorithm, JointAlgorithm):
-        return algorithm.network({name: member}, 0)
+    if isinstance(algorithm, TorchAlgorithm):
+        return algorithm.whole_network({name: member}, 0)
     return algorithm.learner(name, {name: member}, 0, ON_CPU).module
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from marlflow.algorithms.cost_limit import cost_limit_of
-from marlflow.base.info_columns import coefficient_name
+from marlflow.algorithms.algorithm import parts_of
+from marlflow.base.info_columns import COST, coefficient_name
 from marlflow.base.schedules import Schedule
 from marlflow.base.serialization import Tree
 from marlflow.driver.run_metrics import RunMetrics
@@ -20,8 +20,8 @@ from marlflow.sampling.protocol import Round
 class Scheduler(Service):
     """Evaluates schedules, and applies changes to learners and their replays.
 
-    A learner's schedules count its policies' agent steps since its last reset, if any. A learner whose costs have a
-    limit also receives the totals of costs.
+    A learner's schedules count its policies' agent steps since its last reset, if any. A learner with a part that
+    reads costs also receives their totals.
     """
 
     def __init__(self, spec: RunSpec, parts: RunComponents, metrics: RunMetrics) -> None:
@@ -30,7 +30,7 @@ class Scheduler(Service):
         # By learner: the agent steps sampled before its last reset.
         self._began_at = dict.fromkeys(spec.learners, 0)
         self._settings: dict[str, Mapping[str, float]] = {}
-        # By learner with a limit on costs: the totals of its policy.
+        # By learner with a part that reads costs: the totals of its policy.
         self._costs: dict[str, Mapping[str, float]] = {}
 
     def now(self) -> dict[str, dict[str, float]]:
@@ -50,12 +50,12 @@ class Scheduler(Service):
         self._send_costs()
 
     def _send_costs(self) -> None:
-        """Send each learner with a limit on costs the summed mean costs of its policy's episodes, and their number."""
+        """Send each learner with a part that reads costs the sum and count of its policy's costs per episode."""
         totals = self._metrics.cost_totals
         for name, learner in self._spec.learners.items():
-            if cost_limit_of(learner.algorithm) is not None:
-                (policy,) = learner.members
-                cost, episodes = totals[policy]
+            reads_costs = any(COST in part.credited for part in parts_of(learner.algorithm).values())
+            if reads_costs and not learner.is_joint:
+                cost, episodes = totals[learner.members[0]]
                 self._costs[name] = {COST_TOTAL: cost, COST_EPISODES: episodes}
                 self._apply(name)
 

@@ -36,11 +36,12 @@ _NAME = re.compile(r"\w[\w-]{0,99}")
 class ExtraLoss:
     """A function, to be minimized times `coefficient`, by the parameters of the loss group `group`.
 
-    None is the group that trains the actor; of several policies with a group each, all of these.
+    With `coefficient` None it is only reported. `group` None is the group that trains the actor; of several policies
+    with a group each, all of these.
     """
 
     function: ExtraLossFunction
-    coefficient: ScheduledFloat = 1.0
+    coefficient: ScheduledFloat | None = 1.0
     group: str | None = None
 
     def __call__(self, module: Any, minibatch: Mapping[str, Tensor]) -> Tensor:
@@ -53,7 +54,8 @@ class AddedLoss:
 
     def __init__(self, name: str, function: ExtraLossFunction, term: str) -> None:
         self.name, self.function, self.term = name, function, term
-        self.coefficient = initial_value(_coefficient_of(function))
+        coefficient = _coefficient_of(function)
+        self.coefficient = None if coefficient is None else initial_value(coefficient)
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
         """Set the coefficient, if it is scheduled."""
@@ -67,7 +69,7 @@ class AddedLoss:
         A value that does not depend on any parameter counts as a constant. Raises InvalidInput unless it is a scalar.
         """
         value = self.value(module, minibatch)
-        if value.requires_grad:
+        if value.requires_grad and self.coefficient is not None:
             (self.coefficient * value).backward(inputs=None if parameters is None else list(parameters))
         return value.detach()
 
@@ -92,6 +94,8 @@ class CheckedLoss(AddedLoss):
         value, subject = self.value(module, minibatch), f"extra loss {self.name!r}"
         if not math.isfinite(value.item()):
             raise InvalidInput([f"{subject} must return a finite number, not {value.item()}"])
+        if self.coefficient is None:
+            return value.detach()
         if not value.requires_grad:
             raise InvalidInput(
                 [f"{subject} has no gradient; compute it from outputs of `module`, without detach() or no_grad()"]
@@ -173,8 +177,10 @@ def _problem(name: Any, loss: Any) -> tuple[str, str] | None:
     coefficient, group = _coefficient_of(loss), _group_of(loss)
     is_number = isinstance(coefficient, int | float) and not isinstance(coefficient, bool)
     # The fields of a dataclass are checked like all settings.
-    if not isinstance(coefficient, Schedule) and not (is_number and (is_dataclass(loss) or math.isfinite(coefficient))):
-        return f"with coefficient={coefficient!r}", "give it a finite number or a schedule"
+    if not isinstance(coefficient, Schedule | None) and not (
+        is_number and (is_dataclass(loss) or math.isfinite(coefficient))
+    ):
+        return f"with coefficient={coefficient!r}", "give it a finite number, a schedule, or None"
     if group is not None and not isinstance(group, str):
         return f"with group={group!r}", "give it the name of a loss group, or None"
     return None

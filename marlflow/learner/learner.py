@@ -27,9 +27,9 @@ from marlflow.learner.gradient_exchange import GradientExchange, ProcessGroup, S
 from marlflow.learner.initial_priorities import chunked_priorities
 from marlflow.learner.loss import LossFunction
 from marlflow.learner.loss_groups import LossGroup, as_groups, noise_width
-from marlflow.learner.multiplier import MULTIPLIER, Multiplier
 from marlflow.learner.optimizer import Adam, Optimizer
 from marlflow.learner.parameters import COUNTS, LearnerParameters
+from marlflow.learner.part_state import PartState
 from marlflow.learner.saved_state import check_state, with_published
 from marlflow.learner.update_job import TargetUpdate, UpdateRequest
 from marlflow.learner.update_loop import UpdateLoop
@@ -52,10 +52,9 @@ class TorchLearner:
 
     `policies` defaults to the learner's `name`; `seats` has their agent slots, if known. `module` has an `actor`, or
     `actors` by policy, and a `critic` if `values` is called. `losses` is one loss or several loss groups, on batches of
-    type `trains_on`. With `target`, they get a frozen copy of the module, updated by `sync_target`. With
-    `reference`, `reference` is a frozen copy of the only actor as it was at the start. `loss_groups` are those that
-    stages may train apart, each with its own type of batch. With `initial_multiplier`, costs have a limit (see
-    `learner.multiplier`). `extra_losses` are added to the losses (see ExtraLoss). `place` None is this process.
+    type `trains_on`. With `target`, they get a frozen copy of the module, updated by `sync_target`.
+    `part_states` are what the algorithm's parts keep. `loss_groups` are those that stages may train apart, each with
+    its own type of batch. `extra_losses` are added to the losses (see ExtraLoss). `place` None is this process.
 
     With `learns_on` "learner", a data-parallel group has a leader, used like a single process, and followers:
 
@@ -83,9 +82,8 @@ class TorchLearner:
         seed: int = 0,
         compute: Compute = ON_CPU,
         target: bool = False,
-        reference: bool = False,
+        part_states: Sequence[PartState] = (),
         learns_on: LearnsOn = "learner",
-        initial_multiplier: float | None = None,
         loss_groups: Mapping[str, type] = MappingProxyType({}),
         extra_losses: ExtraLosses = MappingProxyType({}),
         compile: Compile = False,
@@ -110,7 +108,7 @@ class TorchLearner:
             optimizer=optimizer,
             compute=compute,
             target=target,
-            reference=reference,
+            part_states=part_states,
             extra_losses=extra_losses,
         )
         compiled = CompiledUpdates(self.parameters, compile, compute.not_compiled)
@@ -118,7 +116,6 @@ class TorchLearner:
         self.loop = UpdateLoop(self.parameters, noise_width(groups), seed, compute, compiled)
         self._single, self._group_exchange = _EXCHANGES[learns_on]
         self._group: ProcessGroup | None = None
-        self._multiplier = None if initial_multiplier is None else Multiplier(initial_multiplier)
 
     # -- parameters -------------------------------------------------------------------------------------------------
 
@@ -152,19 +149,17 @@ class TorchLearner:
         return seen
 
     def values(self, obs: Array, memory: Array | None = None) -> Array:
-        return ModuleCritic(self.module.critic, self._tensor, self._autocast).values(obs, memory)
+        return self.estimator("critic").values(obs, memory)
 
-    @property
-    def cost_critic(self) -> ModuleCritic:
-        """Estimates costs to come by `module.cost_critic`."""
-        return ModuleCritic(self.module.cost_critic, self._tensor, self._autocast)
+    def estimator(self, name: str) -> ModuleCritic:
+        """Return what estimates numbers of observations, as `values` does, by the network's module `name`."""
+        return ModuleCritic(getattr(self.module, name), self._tensor, self._autocast)
 
-    @property
-    def reference(self) -> Any:
-        """The actor as it was at the start of the run, after a warm start; raises TypeError without a reference."""
-        if self.parameters.reference is None:
-            raise TypeError(f"learner {self.name!r} was made without a reference")
-        return self.parameters.reference
+    def part_state(self, name: str) -> Any:
+        """Return what a part of the algorithm keeps under this name; raises TypeError if there is no such part."""
+        if name not in self.parameters.part_states:
+            raise TypeError(f"learner {self.name!r} was made without a {name}")
+        return self.parameters.part_states[name]
 
     def priorities(self, rows: Transitions) -> Array:
         loss = self.parameters.groups[0].loss
@@ -188,8 +183,8 @@ class TorchLearner:
         increases, so that none means two sets of parameters. Scheduled values stay.
         """
         first, continued = start.state(), {"version": self.version, "stale_rows_dropped": self.stale_rows_dropped}
-        if self._multiplier is not None:
-            first[MULTIPLIER] = self._multiplier.restarted(first[MULTIPLIER])
+        for name, state in self.parameters.part_states.items():
+            first[name] = state.restarted(first[name])
         self.load_state({**first, **continued})
         return self.publish()
 
@@ -203,22 +198,17 @@ class TorchLearner:
     def state(self) -> Tree:
         """Return copies of parameters, optimizer states, random state and counts; no settings."""
         generator = self.loop.generator.get_state().numpy().copy()
-        state = {**self.parameters.state(), "generator": generator, "stale_rows_dropped": self.stale_rows_dropped}
-        return state if self._multiplier is None else {**state, MULTIPLIER: self._multiplier.state()}
+        return {**self.parameters.state(), "generator": generator, "stale_rows_dropped": self.stale_rows_dropped}
 
     def load_state(self, state: Tree) -> None:
         """Restore a state; if it does not fit, change nothing and raise CheckpointUnusable."""
         state = with_published(state, len(self.parameters.published_flat))
         expected = {**self.parameters.like(state), "generator": self.loop.generator.get_state()}
-        if self._multiplier is not None:
-            expected[MULTIPLIER] = as_tensor(self._multiplier.state())
         check_state(self.name, state, expected, (*COUNTS, "stale_rows_dropped"))
         self.exchange.call_followers("load_state", state)
         self.parameters.load_state(state)
         self.loop.generator.set_state(as_tensor(state["generator"]))
         self.stale_rows_dropped = state["stale_rows_dropped"]
-        if self._multiplier is not None:
-            self._multiplier.load_state(state[MULTIPLIER])
 
     # -- updates ----------------------------------------------------------------------------------------------------
 
@@ -248,8 +238,9 @@ class TorchLearner:
             job = exchange.job(request)
             result = exchange.result(job, self.loop.run(job, exchange))
         update = replace(update_report(self.name, self.version, job, result), **self._compiled.news()._asdict())
-        if self._multiplier is not None and update.loss:
-            update = replace(update, loss={**update.loss, **self._multiplier.terms})
+        parts = self.parameters.part_states.values()
+        if update.loss and (terms := {name: value for part in parts for name, value in part.terms.items()}):
+            update = replace(update, loss={**update.loss, **terms})
         return self._count_updates(update)
 
     def update_each(
@@ -273,12 +264,12 @@ class TorchLearner:
     def can_run_ahead(self) -> bool:
         """Whether `update_each` takes several batches at once from here on: updates are compiled in this process alone.
 
-        A running statistic that changes between updates, a cost limit, and methods replaced by a subclass prevent it.
+        Running statistics that change between updates, states of parts, and methods replaced by a subclass prevent it.
         """
         # Neither the class's nor the object's are replaced.
         called = (getattr(method, "__func__", None) for method in (self.update, self.sync_target))
         is_own = tuple(called) == (TorchLearner.update, TorchLearner.sync_target)
-        alone = self.exchange.is_alone and self._multiplier is None
+        alone = self.exchange.is_alone and not self.parameters.part_states
         return is_own and alone and not self.parameters.observers(None) and self._compiled.are_compiled(self.updates)
 
     def _update_ahead(
@@ -308,14 +299,6 @@ class TorchLearner:
         if self.updates - self.updates_when_synced >= target.every:
             self.sync_target(target.tau)
         return report
-
-    def update_multiplier(self, cost_limit: float, learning_rate: float) -> float:
-        """Move the multiplier by the episodes that ended since the last call, tell the losses, and return it."""
-        assert self._multiplier is not None, "made without initial_multiplier"
-        value = self._multiplier.step(self.scheduled, cost_limit, learning_rate)
-        if self.scheduled.get(MULTIPLIER) != value:
-            self.set_schedule({MULTIPLIER: value})
-        return value
 
     def _verify_groups(self, groups: Sequence[str] | None) -> None:
         if unknown := sorted({*(groups or ())} - {*self.loss_groups}):

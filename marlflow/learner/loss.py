@@ -38,3 +38,15 @@ class LossFunction(Protocol):
     def set_schedule(self, values: Mapping[str, float]) -> None:
         """Set the scheduled coefficients that this loss has, and ignore other names."""
         ...
+
+
+class ActorConstraint(Protocol):
+    """Changes the losses of an actor's rows, as a limit on costs does."""
+
+    def __call__(self, by_row: Tensor, module: Any, obs: Tensor, action: Tensor) -> Tensor:
+        """Return the losses [N] of rows, given them, and the actions [N, ...] or the probabilities [N, A] at `obs`."""
+        ...
+
+    def set_schedule(self, values: Mapping[str, float]) -> None:
+        """Set the scheduled values that it has, and ignore other names."""
+        ...

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,9 @@ from marlflow.learner.extra_losses import AddedLoss
 from marlflow.learner.flat_parameters import FlatParameters
 from marlflow.learner.loss import LossFunction, LossTerms, Terms
 from marlflow.learner.optimizer import Optimizer
+
+WHOLE: Final = "all"
+"""The name of the loss group of an algorithm that has one loss for the whole network."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,20 @@ class LossGroup:
     learning_rate: float | None = None
     every: int = 1
     policy: str | None = None
+
+    def beside(self, groups: Sequence[LossGroup], rest: str = "rest") -> list[LossGroup]:
+        """Return `groups`, without this one's parameters, and this one; a group of the whole network becomes `rest`."""
+
+        def others(group: LossGroup) -> Callable[[Any], list[nn.Parameter]]:
+            def parameters(module: Any) -> list[nn.Parameter]:
+                own = set(self.parameters(module))
+                return [parameter for parameter in group.parameters(module) if parameter not in own]
+
+            return parameters
+
+        names = [rest if group.name == WHOLE else group.name for group in groups]
+        kept = [replace(group, name=name, parameters=others(group)) for name, group in zip(names, groups, strict=True)]
+        return [*kept, self]
 
     def takes_part(self, policy: str | None) -> bool:
         """Return whether it is stepped in an update of `policy` alone; None is an update of all."""
@@ -82,11 +99,9 @@ class OptimizerGroup:
         """Return the loss and the extra losses, added up, without a gradient."""
         terms = self.loss(module, target_module, minibatch)
         for extra in self.extra_losses:
-            value = extra.value(module, minibatch)
-            terms = terms._replace(
-                total=terms.total + extra.coefficient * value,
-                terms=joined_terms(terms.terms, {extra.term: value.detach()}),
-            )
+            value, total = extra.value(module, minibatch), terms.total
+            total = total if extra.coefficient is None else total + extra.coefficient * value
+            terms = terms._replace(total=total, terms=joined_terms(terms.terms, {extra.term: value.detach()}))
         return terms
 
     def set_coefficients(self, values: Mapping[str, float]) -> None:
@@ -126,7 +141,7 @@ class OptimizerGroup:
 
 def as_groups(losses: LossFunction | Sequence[LossGroup]) -> Sequence[LossGroup]:
     """Return the given groups, or one group of all parameters for a single loss."""
-    return losses if isinstance(losses, Sequence) else (LossGroup("all", nn.Module.parameters, losses),)
+    return losses if isinstance(losses, Sequence) else (LossGroup(WHOLE, nn.Module.parameters, losses),)
 
 
 def joined_terms(terms: Terms, others: Terms) -> Terms:
@@ -158,15 +173,6 @@ def frozen_copy(module: Any, policies: Sequence[str], groups: Sequence[LossGroup
     frozen = copy.deepcopy(module)
     flat = FlatParameters(frozen, actors_of(frozen, policies), [list(group.parameters(frozen)) for group in groups])
     # Only now, because the order of flat parameters depends on requires_grad.
-    frozen.requires_grad_(False)
-    return frozen, flat
-
-
-def frozen_actor(actor: Any, policies: Sequence[str]) -> tuple[Any, FlatParameters]:
-    """Return a frozen copy of the actor of a learner's only policy, as reference, and its flat parameters."""
-    (policy,) = policies
-    frozen = copy.deepcopy(actor)
-    flat = FlatParameters(frozen, {policy: frozen})
     frozen.requires_grad_(False)
     return frozen, flat
 

@@ -16,12 +16,13 @@ from marlflow.base.serialization import Tree
 from marlflow.learner.compute import Compute
 from marlflow.learner.extra_losses import ExtraLosses, added_losses
 from marlflow.learner.flat_parameters import FlatParameters
-from marlflow.learner.loss_groups import LossGroup, OptimizerGroup, actors_of, frozen_actor, frozen_copy
+from marlflow.learner.loss_groups import LossGroup, OptimizerGroup, actors_of, frozen_copy
 from marlflow.learner.named_parameters import named_parameters
 from marlflow.learner.optimizer import Optimizer
+from marlflow.learner.part_state import PartState
 from marlflow.learner.saved_state import PUBLISHED_SIZES, as_mapping
 from marlflow.policy.normalized import Observer, observers
-from marlflow.policy.tensors import as_tensor, read_flat
+from marlflow.policy.tensors import as_tensor
 
 COUNTS = ("version", "updates", "updates_when_published", "updates_when_synced")
 
@@ -29,7 +30,7 @@ COUNTS = ("version", "updates", "updates_when_published", "updates_when_synced")
 class LearnerParameters:
     """The flat parameters of `module`, an optimizer for each loss group, and the frozen `target_module`, if any.
 
-    With `reference=True`, the attribute `reference` is a frozen copy of the actor at the start, after a warm start.
+    `part_states` are what the algorithm's parts keep, by name.
 
     `published` has the last published weights of each of `policies` (weight synchronization), all of one version.
     `updates` counts optimizer steps; `updates_when_published` and `updates_when_synced` are its values at the last
@@ -47,7 +48,7 @@ class LearnerParameters:
         optimizer: Optimizer,
         compute: Compute,
         target: bool,
-        reference: bool = False,
+        part_states: Sequence[PartState] = (),
         extra_losses: ExtraLosses = MappingProxyType({}),
     ) -> None:
         self.module: Any = compute.prepared(module)
@@ -63,13 +64,11 @@ class LearnerParameters:
         self.target_flat: FlatParameters | None = None
         if target:
             self.target_module, self.target_flat = frozen_copy(self.module, policies, groups)
-        self.reference: Any = None
-        self._reference_flat: FlatParameters | None = None
-        if reference:
-            self.reference, self._reference_flat = frozen_actor(self.module.actor, policies)
+        self.part_states = {state.name: state for state in part_states}
         self.version = self.updates = self.updates_when_published = self.updates_when_synced = 0
         self.published: Mapping[str, Weights] = {}
         self._observers = [(observer, _groups_of(observer, module, groups)) for observer in observers(module)]
+        self._begin_parts()
         self._copy_to_published()
 
     def groups_of(self, policy: str | None, names: Sequence[str] | None) -> list[OptimizerGroup]:
@@ -105,13 +104,13 @@ class LearnerParameters:
         return self.publish()
 
     def load_actor(self, policy: str, flat: Array) -> None:
-        """Begin with published parameters [P] of an actor, also in target and reference; raises WeightsMismatch."""
+        """Begin with published parameters [P] of an actor, also in the target; raises WeightsMismatch."""
         self.flat.load_actor(policy, as_tensor(flat))
         self._copy_to_frozen()
         self._copy_to_published()
 
     def load_named(self, policy: str, tensors: Mapping[str, Array]) -> None:
-        """Begin with `tensors` by name (see `named_parameters`), also in target and reference.
+        """Begin with `tensors` by name (see `named_parameters`), also in the target.
 
         Raises KeyError for a name that the network of `policy` does not have, RuntimeError for another shape.
         """
@@ -125,8 +124,11 @@ class LearnerParameters:
     def _copy_to_frozen(self) -> None:
         if self.target_flat is not None:
             self.target_flat.soft_update(self.flat.vector, 1.0)
-        if self._reference_flat is not None:
-            self._reference_flat.load(as_tensor(read_flat(self.module.actor)))
+        self._begin_parts()
+
+    def _begin_parts(self) -> None:
+        for state in self.part_states.values():
+            state.begin(self.module)
 
     def sync_target(self, tau: float) -> None:
         """Move the target network by the fraction `tau` toward the parameters (soft update)."""
@@ -135,13 +137,17 @@ class LearnerParameters:
         self.updates_when_synced = self.updates
 
     def state(self) -> dict[str, Tree]:
-        """Return copies of the parameters, target, reference, optimizer states, published weights and counts."""
+        """Return copies of the parameters, target, optimizer and part states, published weights and counts."""
         # Learning rates and loss coefficients come from the configuration.
         optimizers = {name: tensor for group in self.groups for name, tensor in group.state().items()}
-        tensors = {name: tensor.cpu().numpy().copy() for name, tensor in (self._vectors() | optimizers).items()}
+        vectors, moments = (
+            {name: tensor.cpu().numpy().copy() for name, tensor in tensors.items()}
+            for tensors in (self._vectors(), optimizers)
+        )
+        parts = {name: state.state() for name, state in self.part_states.items()}
         counts = {name: getattr(self, name) for name in COUNTS}
         # The last published version, which may be older than the current parameters: workers resume with it.
-        return {**tensors, **counts, "published": self.published_flat, **self._published_sizes}
+        return {**vectors, **parts, **moments, **counts, "published": self.published_flat, **self._published_sizes}
 
     @property
     def _published_sizes(self) -> dict[str, Array]:
@@ -158,7 +164,8 @@ class LearnerParameters:
     def like(self, state: Tree) -> dict[str, Tensor]:
         """Return template tensors (shape, dtype) for the arrays of `state`."""
         optimizers = {name: like for group in self.groups for name, like in group.like(as_mapping(state)).items()}
-        return {**self._vectors(), **optimizers, "published": as_tensor(self.published_flat)}
+        parts = {name: as_tensor(state.state()) for name, state in self.part_states.items()}
+        return {**self._vectors(), **optimizers, "published": as_tensor(self.published_flat), **parts}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Restore a state whose arrays match `like`."""
@@ -166,6 +173,8 @@ class LearnerParameters:
             tensor.copy_(as_tensor(state[name]))
         for group in self.groups:
             group.load_state(state)
+        for name, part_state in self.part_states.items():
+            part_state.load_state(state[name])
         for name in COUNTS:
             setattr(self, name, state[name])
         ends = np.cumsum([len(weights.flat) for weights in self.published.values()])[:-1]
@@ -173,8 +182,8 @@ class LearnerParameters:
         self.published = {name: Weights(self.version, flat) for name, flat in zip(self.published, flats, strict=True)}
 
     def _vectors(self) -> dict[str, Tensor]:
-        frozen = {"target": self.target_flat, "reference": self._reference_flat}
-        return {"vector": self.flat.vector, **{name: flat.vector for name, flat in frozen.items() if flat is not None}}
+        target = {} if self.target_flat is None else {"target": self.target_flat.vector}
+        return {"vector": self.flat.vector, **target}
 
 
 def _groups_of(observer: Observer, module: Any, groups: Sequence[LossGroup]) -> list[LossGroup]:

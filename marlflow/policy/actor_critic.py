@@ -27,7 +27,7 @@ class ActorCritic(nn.Module):
 
     With `critic_torso` None the critic shares and trains the actor's torso. `normalize_values`: value normalization by
     Pop-Art (see ReturnScale). With `critic_sees` other than its own observation, the critic is central: it has rows of
-    `critic_input`, the column `central`, and needs a `critic_torso`. `cost_critic` is set where costs have a limit.
+    `critic_input`, the column `central`, and needs a `critic_torso`.
     """
 
     def __init__(
@@ -49,7 +49,6 @@ class ActorCritic(nn.Module):
             self.critic_torso, features = critic_body(spaces, self.critic_input, critic_torso, generator)
         self.critic_head = linear(features, 1, 1.0, generator)
         self.returns = ReturnScale(self.critic_head) if normalize_values else None
-        self.cost_critic: nn.Module | None = None
 
     def forward(self, obs: Tensor, central: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the actor's outputs [N, ...] of `obs` [N, ...], and the critic's values [N].

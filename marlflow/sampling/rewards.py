@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from marlflow.base.batch import Array
-from marlflow.base.info_columns import COST, InfoColumn
+from marlflow.base.info_columns import InfoColumn
 
 
 class WrongReward(Exception):
@@ -92,12 +92,10 @@ _NUMBERS = frozenset({float, int, bool, np.float64, np.float32})
 
 def not_given(column: InfoColumn) -> str:
     """Return what is wrong if an env step lacks a column of rows."""
-    needed, way_out = f"a column {column.name!r}", f"take {column.name!r} out of policies.<id>.columns and reward_from"
-    if column.name == COST:
-        needed, way_out = "a cost_limit", "set algorithm.cost_limit=null"
+    way_out = f"take {column.name!r} out of policies.<id>.columns and reward_from, and parts out that read it"
     return (
-        f"step() gave no info[{column.key!r}] for an agent that acted, and its policy has {needed}; give 0.0 where "
-        f"there is none, or {way_out}"
+        f"step() gave no info[{column.key!r}] for an agent that acted, and its policy has a column {column.name!r}; "
+        f"give 0.0 where there is none, or {way_out}"
     )
 
 

@@ -12,7 +12,6 @@ from marlflow.stages.constraints import CostAdvantages, UpdateMultiplier
 from marlflow.stages.estimates import Advantages, Normalize, VTrace
 from marlflow.stages.gradients import ApplyGradients, Average, ComputeGradients
 from marlflow.stages.joint_updates import EachPolicy, JointAdvantages, LearnInOrder
-from marlflow.stages.references import KLToReference
 from marlflow.stages.replays import (
     ByShard,
     Draw,
@@ -50,7 +49,6 @@ __all__ = [
     "Join",
     "JoinSegments",
     "JointAdvantages",
-    "KLToReference",
     "Learn",
     "LearnInOrder",
     "MetaLearn",

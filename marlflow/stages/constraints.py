@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 from marlflow.base.batch import EstimatedBatch
 from marlflow.base.train_batch import TrainBatch
 from marlflow.flow import Traits
 from marlflow.learner.advantages import with_cost_advantages
-from marlflow.learner.multiplier import MULTIPLIER, Constrained
+from marlflow.learner.multiplier import COST_CRITIC, MULTIPLIER, Multiplier
 from marlflow.learner.protocol import Learner
 
 AnyBatch = TypeVar("AnyBatch", bound=TrainBatch)
@@ -30,9 +30,14 @@ class UpdateMultiplier:
 
     def __call__(self, batch: AnyBatch, learner: Learner) -> AnyBatch:
         if batch.rows:
-            now, constrained = learner.scheduled, cast("Constrained", learner)
-            rate = now.get("multiplier_learning_rate", self.learning_rate)
-            constrained.update_multiplier(now.get("cost_limit", self.cost_limit), rate)
+            now = learner.scheduled
+            # A part's settings are scheduled under its kind.
+            limit = now.get("CostLimit.limit", self.cost_limit)
+            rate = now.get("CostLimit.multiplier_learning_rate", self.learning_rate)
+            multiplier: Multiplier = cast("Any", learner).part_state(MULTIPLIER)
+            if (value := multiplier.step(now, limit, rate)) != now.get(MULTIPLIER):
+                # Losses are told too.
+                learner.set_schedule({MULTIPLIER: value})
         return batch
 
 
@@ -56,5 +61,5 @@ class CostAdvantages:
             return batch
         now = learner.scheduled
         discount, gae_lambda = now.get("discount", self.discount), now.get("gae_lambda", self.gae_lambda)
-        critic = cast("Constrained", learner).cost_critic
+        critic = cast("Any", learner).estimator(COST_CRITIC)
         return with_cost_advantages(batch, critic, discount, gae_lambda, now[MULTIPLIER])

@@ -15,8 +15,10 @@ from marlflow.base.spaces import Spaces
 from tests.algorithms.parts import DISCRETE, MASKED, forward, make_learner, make_plan, terms_of_step
 from tests.algorithms.several_losses import BOX, ROWS, apart, transitions, within
 from tests.algorithms.test_sac import naive_policy, naive_sample
+from tests.learner.experience import estimated
 
 LAMBDA = 1.5
+LIMITED = {"cost": mf.CostLimit(1.0)}
 
 
 def test_advantages_may_stay_as_they_are() -> None:
@@ -28,7 +30,7 @@ def test_advantages_may_stay_as_they_are() -> None:
 @pytest.mark.parametrize("config", [mf.PPO(), mf.MAPPO(critic_sees=("obs",)), mf.SAC()], ids=["ppo", "mappo", "sac"])
 def test_a_limit_leaves_the_other_networks_as_they_are(config: Any, spaces: Spaces) -> None:
     plain = dict(make_learner(config, spaces, seed=3).module.named_parameters())
-    limited = dict(make_learner(replace(config, cost_limit=1.0), spaces, seed=3).module.named_parameters())
+    limited = dict(make_learner(replace(config, parts=LIMITED), spaces, seed=3).module.named_parameters())
     assert set(limited.keys() - plain.keys()) == {n for n in limited if n.startswith("cost_critic.")}
     for name, parameter in plain.items():
         assert torch.equal(parameter, limited[name]), name
@@ -36,7 +38,7 @@ def test_a_limit_leaves_the_other_networks_as_they_are(config: Any, spaces: Spac
 
 @pytest.mark.parametrize("normalize", [False, True])
 def test_the_cost_critic_of_ppo_learns_its_value_targets(normalize: bool) -> None:
-    learner = apart(make_learner(mf.PPO(cost_limit=1.0, normalize_values=normalize)))
+    learner = apart(make_learner(mf.PPO(parts=LIMITED, normalize_values=normalize)))
     obs = np.random.default_rng(0).standard_normal((ROWS, 2)).astype(np.float32)
     target = np.arange(ROWS, dtype=np.float32)
     group = learner.parameters.groups[1]
@@ -54,7 +56,7 @@ def test_the_cost_critic_of_ppo_learns_its_value_targets(normalize: bool) -> Non
     value = forward(learner.module, "cost_critic.torso", "cost_critic.head", obs)[:, 0] * unit + center
     expected = sum(0.5 * (v - t) ** 2 for v, t in zip(value, target, strict=True)) / ROWS / unit**2
     assert float(terms["cost_value"]) == pytest.approx(expected, rel=1e-4)
-    np.testing.assert_allclose(learner.cost_critic.values(obs), value, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(learner.estimator("cost_critic").values(obs), value, rtol=1e-4, atol=1e-5)
     # The other critic and the actor get no gradient of it.
     assert not learner.parameters.groups[0].gradient.any()
     assert group.gradient.any()
@@ -78,7 +80,7 @@ def q_cost(module: Any, obs: Array, action: Array | None) -> Array:
 
 
 def test_sac_in_a_box_is_that_of_plain_loops() -> None:
-    learner, (drawn, noise) = apart(make_learner(mf.SAC(cost_limit=1.0), BOX)), costly(BOX)
+    learner, (drawn, noise) = apart(make_learner(mf.SAC(parts=LIMITED), BOX)), costly(BOX)
     plain = terms_of(learner, drawn, noise)
     learner.set_schedule({"multiplier": LAMBDA})
     found = terms_of(learner, drawn, noise)
@@ -100,7 +102,7 @@ def test_sac_in_a_box_is_that_of_plain_loops() -> None:
 
 @pytest.mark.parametrize("spaces", [DISCRETE, MASKED], ids=["discrete", "masked"])
 def test_sac_with_discrete_actions_is_that_of_plain_loops(spaces: Spaces) -> None:
-    learner, (drawn, noise) = apart(make_learner(mf.SAC(cost_limit=1.0), spaces)), costly(spaces)
+    learner, (drawn, noise) = apart(make_learner(mf.SAC(parts=LIMITED), spaces)), costly(spaces)
     plain = terms_of(learner, drawn, noise)
     learner.set_schedule({"multiplier": LAMBDA})
     found = terms_of(learner, drawn, noise)
@@ -120,16 +122,22 @@ def test_sac_with_discrete_actions_is_that_of_plain_loops(spaces: Spaces) -> Non
     assert found["critics"] == plain["critics"]
 
 
-@pytest.mark.parametrize("config", [mf.PPO(cost_limit=1.0), mf.SAC(cost_limit=1.0)], ids=["ppo", "sac"])
+def moved_multiplier(learner: mf.TorchLearner) -> float:
+    mf.UpdateMultiplier(1.0, 0.25)(estimated(3, 0), learner)
+    return learner.scheduled["multiplier"]
+
+
+@pytest.mark.parametrize("config", [mf.PPO(parts=LIMITED), mf.SAC(parts=LIMITED)], ids=["ppo", "sac"])
 def test_a_resumed_learner_has_its_multiplier_and_tells_its_losses(config: Any) -> None:
-    one, other = (make_learner(replace(config, initial_multiplier=0.5), seed=seed) for seed in (0, 1))
+    config = replace(config, parts={"cost": mf.CostLimit(1.0, initial_multiplier=0.5)})
+    one, other = (make_learner(config, seed=seed) for seed in (0, 1))
     totals = {"cost_total": 12.0, "cost_episodes": 4}
     one.set_schedule(totals)
-    assert one.update_multiplier(1.0, 0.25) == 0.5 + 0.25 * 2.0
+    assert moved_multiplier(one) == 0.5 + 0.25 * 2.0
     other.load_state(one.state())
     # The same episodes do not count twice.
     other.set_schedule(totals)
-    assert other.update_multiplier(1.0, 0.25) == 1.0
+    assert moved_multiplier(other) == 1.0
     assert other.scheduled["multiplier"] == 1.0
-    other.reset(make_learner(replace(config, initial_multiplier=0.5), seed=2))
-    assert other.update_multiplier(1.0, 0.25) == 0.5
+    other.reset(make_learner(config, seed=2))
+    assert moved_multiplier(other) == 0.5

@@ -170,7 +170,10 @@ REFUSED: Mapping[str, tuple[Any, str]] = {
     "raises": (lambda module, rows: rows["nothing"], "breaks on 2 rows of this policy's spaces: KeyError: 'nothing'"),
     "a text as coefficient": (ExtraLoss(entropy_floor, "0.1"), "own.coefficient: str is no Schedule"),  # type: ignore[arg-type]
     "nan as coefficient": (ExtraLoss(entropy_floor, float("nan")), "own.coefficient must be a finite number, not nan"),
-    "true as coefficient": (Coefficient(True), "'own' with coefficient=True; give it a finite number or a schedule"),
+    "true as coefficient": (
+        Coefficient(True),
+        "coefficient=True; give it a finite number, a schedule, or None",
+    ),
     "inf as coefficient": (Coefficient(float("inf")), "'own' with coefficient=inf; give it a finite number"),
     "an infinite end": (ExtraLoss(entropy_floor, mf.Linear(0.1, float("inf"), 9)), "own.coefficient.end must be"),
     "no such group": (ExtraLoss(entropy_floor, group="critics"), "the loss groups of its learner are 'all'"),
@@ -288,6 +291,6 @@ def test_an_algorithm_that_does_not_learn_has_none() -> None:
     words = ["env=simple_tag", "policy@policies.adversary=random", "policy@policies.agent=ppo"]
     assert list(
         refusals(mf.ConfigInvalid, experiment_of, *words, f"policies.adversary.algorithm.extra_losses.own={FUNCTION}")
-    ) == ["there is no policies.adversary.algorithm.extra_losses: Random does not learn, so it has no loss to add to"]
+    ) == ["there is no policies.adversary.algorithm.extra_losses: Random does not learn, so nothing can be added to it"]
     with pytest.raises(TypeError, match="unexpected keyword argument 'extra_losses'"):
         mf.Random(extra_losses={"own": entropy_floor})  # type: ignore[call-arg]

@@ -16,7 +16,6 @@ from torch import Tensor
 
 import marlflow as mf
 from marlflow.algorithms.dqn_loss import DQNLoss
-from marlflow.learner.loss_groups import as_groups
 from tests.algorithms.loss_cases import CASES, Case, minibatches
 from tests.algorithms.parts import DISCRETE, SMALL, make_learner, terms_of_step
 from tests.architecture.sources import modules, parsed, within
@@ -68,14 +67,14 @@ def step(learner: mf.TorchLearner, case: Case) -> tuple[dict[str, np.ndarray[Any
 
 
 def with_losses(case: Case, changed: Any) -> mf.TorchLearner:
-    """The case's learner of an algorithm whose `losses()` gives `changed(group name, loss)` for each of its losses."""
+    """The case's learner of an algorithm, and parts, whose losses are `changed(group name, loss)` of each."""
     kind: Any = type(case.algorithm)
 
-    def losses(self: Any, given: Any) -> Any:
-        groups = as_groups(kind.losses(self, given))
+    def whole_losses(self: Any, members: Any) -> Any:
+        groups = kind.whole_losses(self, members)
         return [replace(group, loss=changed(group.name, group.loss)) for group in groups]
 
-    own = object.__new__(type("Own", (kind,), {"losses": losses}))
+    own = object.__new__(type("Own", (kind,), {"whole_losses": whole_losses}))
     vars(own).update(vars(case.algorithm))
     return case.spec(own).learner()
 

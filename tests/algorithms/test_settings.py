@@ -52,7 +52,7 @@ MULTIPLIED = "UpdateMultiplier(cost_limit=0.5, learning_rate=0.05)"
 PLANS: list[tuple[mf.Algorithm, str]] = [
     (mf.PPO(**CUT), fresh("ppo", BATCH, f"{ESTIMATED} → Normalize → Learn(epochs=4, minibatch=50)")),
     (
-        mf.PPO(**CUT, cost_limit=0.5),
+        mf.PPO(**CUT, parts={"cost": mf.CostLimit(0.5)}),
         fresh(
             "ppo",
             BATCH,
@@ -122,7 +122,7 @@ def test_the_plan_reads_as_its_paper(algorithm: mf.Algorithm, text: str) -> None
 
 PARTS: list[tuple[mf.Algorithm, list[str]]] = [
     (mf.A2C(microbatches=3), ["→ ComputeGradients]", "→ Average(batches=3) → [ApplyGradients → Publish(every=1)]"]),
-    (mf.SAC(cost_limit=0.5), [f"[Draw(agent_steps=256) → {MULTIPLIED} → Learn(epochs=1) →"]),
+    (mf.SAC(parts={"cost": mf.CostLimit(0.5)}), [f"[Draw(agent_steps=256) → {MULTIPLIED} → Learn(epochs=1) →"]),
     (mf.APPO(**CUT), ["newest(4, drop_oldest) → Concat", "→ Normalize → Learn(epochs=4, minibatch=50)"]),
     (mf.BC(), ["Concat(agent_steps=4000)\n    → [Learn(epochs=1, minibatch=128) → Publish(every=1)]"]),
     (mf.MARWIL(), ["→ [Advantages(discount=0.99, gae_lambda=1.0) → Learn(epochs=1, minibatch=128) → Publish"]),

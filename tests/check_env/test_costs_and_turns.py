@@ -54,7 +54,7 @@ class Sometimes(Costly):
 def test_costs_at_some_env_steps_only_are_a_note() -> None:
     trial = tried(lambda: Sometimes(cartpole_team.parallel_env(max_cycles=20), 1.0), episodes=3)
     (note,) = (note for note in trial.notes if "cost" in note)
-    assert note.startswith("cart_1 had no info['cost'] at some env steps: a policy with a cost_limit needs a number")
+    assert note.startswith("cart_1 had no info['cost'] at some env steps: a policy with a CostLimit needs a number")
     assert trial.groups[0].costs is None
 
 

@@ -131,10 +131,14 @@ REFUSED = {
     ),
     # Costs.
     "no costs": (
-        ("env=simple_tag", "policy@policies.agent=ppo", "policies.agent.algorithm.cost_limit=1"),
-        "policy 'agent' (ppo) has a cost_limit, and mpe2.simple_tag_v3.parallel_env gives no info['cost'] "
+        (
+            "env=simple_tag",
+            "policy@policies.agent=ppo",
+            "policies.agent.algorithm.parts.cost={_target_: marlflow.CostLimit, limit: 1}",
+        ),
+        "policy 'agent' (ppo) has a CostLimit, and mpe2.simple_tag_v3.parallel_env gives no info['cost'] "
         "of agent_0 in its first env step; give 0.0 where nothing costs, or set "
-        "policies.agent.algorithm.cost_limit=null",
+        "policies.agent.algorithm.parts.cost=null",
     ),
 }
 
@@ -272,10 +276,10 @@ class Costly:
     ("costs", "problem"),
     [
         ({"left_0": 0.0, "left_1": 0.0}, None),
-        ({"left_0": 0.0}, "policy 'left' (ppo) has a cost_limit, and Own gives no info['cost'] of left_1 in its first"),
-        ({"right_0": 1.0}, "policy 'left' (ppo) has a cost_limit, and Own gives no info['cost'] of left_0 and left_1"),
-        (None, "policy 'left' (ppo) has a cost_limit, and Own cannot show whether it gives costs: the action mask of "),
-        (KeyError("price"), "policy 'left' (ppo) has a cost_limit, and Own cannot show whether it gives costs: step()"),
+        ({"left_0": 0.0}, "policy 'left' (ppo) has a CostLimit, and Own gives no info['cost'] of left_1 in its first"),
+        ({"right_0": 1.0}, "policy 'left' (ppo) has a CostLimit, and Own gives no info['cost'] of left_0 and left_1"),
+        (None, "policy 'left' (ppo) has a CostLimit, and Own cannot show whether it gives costs: the action mask of "),
+        (KeyError("price"), "policy 'left' (ppo) has a CostLimit, and Own cannot show whether it gives costs: step()"),
     ],
 )
 def test_costs_are_looked_for_in_the_first_env_step(costs: Any, problem: str | None) -> None:
@@ -286,7 +290,7 @@ def test_costs_are_looked_for_in_the_first_env_step(costs: Any, problem: str | N
 
     Own.costs = costs
     Own.__qualname__ = "Own"
-    limited = mf.Policy(mf.PPO(cost_limit=1.0))
+    limited = mf.Policy(mf.PPO(parts={"cost": mf.CostLimit(1.0)}))
     found = wrong_with(mf.Experiment(mf.Env(Own, num_envs=2), policies={"left": limited}))
     assert [one[: len(problem)] for one in found] == [problem] if problem else found == []
 

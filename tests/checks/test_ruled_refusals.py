@@ -36,6 +36,8 @@ def car(algorithm: str, *settings: str) -> tuple[str, ...]:
 
 
 OWN = "policies.car.algorithm"
+LIMIT = "{_target_: marlflow.CostLimit, limit: .1}"
+NEAR = "{_target_: marlflow.KLToReference, beta: .1}"
 REFUSED = {
     # Two time scales
     "managers in turns": ((*CLIFF_IN_TURNS, *managed()), "it takes a Parallel environment, in which all agents act"),
@@ -52,9 +54,12 @@ REFUSED = {
     # One learner at two rates
     "no utterances": (car("archer"), "policy 'car' (archer) needs an observation that is a Dict with 'utterance'"),
     # Tokens
-    "negative beta": (car("ppo", f"{OWN}.kl_to_reference=-1"), "kl_to_reference must be at least 0, not -1"),
+    "negative beta": (
+        car("ppo", f"{OWN}.parts.near={NEAR}", f"{OWN}.parts.near.beta=-1"),
+        "parts.near.beta must be at least 0, not -1",
+    ),
     "reference elsewhere": (
-        car("ppo", f"{OWN}.kl_to_reference=.1", "+policies.car.placement.stages={KLToReference: worker}"),
+        car("ppo", f"{OWN}.parts.near={NEAR}", "+policies.car.placement.stages={KLToReference: worker}"),
         "stage 'KLToReference' cannot run on the worker: the reference is with its learner",
     ),
     "no tokens": (car("ppo", "model@policies.car.model=transformer"), "a Transformer sees up to 16 tokens of one"),
@@ -69,21 +74,31 @@ REFUSED = {
     ),
     # Limits on costs
     "costs in turns": (
-        ("env=python", "env._target_=marlflow.env.toll.env", *car("ppo", f"{OWN}.cost_limit=.1")[1:]),
+        ("env=python", "env._target_=marlflow.env.toll.env", *car("ppo", f"{OWN}.parts.cost={LIMIT}")[1:]),
         "so that a cost would count several times; use the environment's parallel_env",
     ),
     "no batched costs": (
-        ("env=cartpole_team", "env.batched=true", "policy@policies.cart=ppo", "policies.cart.algorithm.cost_limit=1"),
+        (
+            "env=cartpole_team",
+            "env.batched=true",
+            "policy@policies.cart=ppo",
+            f"policies.cart.algorithm.parts.cost={LIMIT}",
+        ),
         "has a batched version (env.batched=true) that gives no costs; set env.batched=auto",
     ),
-    "costs of replicas": (car("ddppo", f"{OWN}.cost_limit=.1"), "use ppo, mappo or sac, or set cost_limit=null"),
-    "negative limit": (car("ppo", f"{OWN}.cost_limit=-1"), "cost_limit must be at least 0, not -1"),
+    "costs of replicas": (car("ddppo", f"{OWN}.parts.cost={LIMIT}"), "use ppo, mappo or sac, or leave the part out"),
+    "negative limit": (
+        car("ppo", f"{OWN}.parts.cost={LIMIT}", f"{OWN}.parts.cost.limit=-1"),
+        "cost.limit must be at least 0, not -1",
+    ),
     "costs of others": (
         (
-            *car("sac", f"{OWN}.cost_limit=.1", "policies.car.learns_from=[car,other]", "policy@policies.other=ppo"),
+            *car(
+                "sac", f"{OWN}.parts.cost={LIMIT}", "policies.car.learns_from=[car,other]", "policy@policies.other=ppo"
+            ),
             "mapping=[{match: car_0, policy: car},{match: car_1, policy: other}]",
         ),
-        "learns from rows of other policies, whose costs are not its own; set algorithm.cost_limit=null, or leave",
+        "learns from rows of other policies, whose costs are not its own; set algorithm.parts.cost=null, or leave",
     ),
     # Shields
     "no shield": ((*CLIFF, *shielded()), "set safe, the import path of a function that says which actions are safe"),
@@ -129,10 +144,38 @@ def test_it_is_one_error_before_anything_starts(name: str) -> None:
     assert told in str(problem)
 
 
-# Settings that an algorithm does not have.
-@pytest.mark.parametrize("algorithm", ["a2c", "impala", "appo", "recurrent_ppo", "sac", "dqn"])
+# Parts that an algorithm cannot have.
+@pytest.mark.parametrize("algorithm", ["a3c", "sac", "dqn", "r2d2"])
 def test_other_algorithms_have_no_reference_and_say_so(algorithm: str) -> None:
-    with pytest.raises(
-        mf.ConfigInvalid, match=r"there is no policies\.car\.algorithm\.kl_to_reference: \w+ has none; .*\bppo\b"
-    ):
-        experiment_of(*car(algorithm, f"+{OWN}.kl_to_reference=.1"))
+    model = ("model@policies.car.model=gru",) if algorithm == "r2d2" else ()
+    words = car(algorithm, *model, f"{OWN}.parts.near={NEAR}")
+    (problem,) = refusals((mf.ConfigInvalid, mf.PlanInvalid), lambda: mf.plan(experiment_of(*words)))
+    if model:
+        assert (
+            problem == "policy 'car' (r2d2) cannot have a KLToReference: its reference has no memory; use another model"
+        )
+        return
+    assert problem == (
+        f"policy 'car' ({algorithm}) cannot have the part 'near' (KLToReference), whose plan has no point 'fresh' for "
+        "its stage KLToReference; set parts.near=null, or have plan() call with_stages('fresh', ...), as PPO's does"
+    )
+
+
+@pytest.mark.parametrize("algorithm", ["a2c", "dqn", "recurrent_ppo", "appo"])
+def test_other_algorithms_have_no_limit_and_say_so(algorithm: str) -> None:
+    model = ("model@policies.car.model=gru",) if algorithm == "recurrent_ppo" else ()
+    words = car(algorithm, *model, f"{OWN}.parts.cost={LIMIT}")
+    (problem,) = refusals(mf.ConfigInvalid, lambda: mf.plan(experiment_of(*words)))
+    assert problem == (
+        f"policy 'car' ({algorithm}) cannot have a CostLimit: nothing of it weighs rewards and costs; use ppo, mappo "
+        "or sac, or leave the part out"
+    )
+
+
+@pytest.mark.parametrize("prefix", ["", "+"])
+def test_settings_of_before_are_answered_with_parts(prefix: str) -> None:
+    (problem,) = refusals(mf.ConfigInvalid, lambda: experiment_of(*car("ppo", f"{prefix}{OWN}.kl_to_reference=.1")))
+    assert problem == (
+        "there is no policies.car.algorithm.kl_to_reference; it has become policies.car.algorithm.parts.reference="
+        "{_target_: marlflow.KLToReference, beta: <beta>}"
+    )

@@ -16,7 +16,8 @@ from tests.driver.costly import carts
 from tests.runtime.small_runs import small_run
 from tests.sentences import wrong_with
 
-LIMITED = mf.PPO(batch_agent_steps=200, epochs=1, minibatch_agent_steps=64, cost_limit=0.25)
+LIMIT = {"cost": mf.CostLimit(0.25)}
+LIMITED = mf.PPO(batch_agent_steps=200, epochs=1, minibatch_agent_steps=64, parts=LIMIT)
 ROADS = mf.Env(toll.parallel_env, {}, num_envs=4)
 
 
@@ -31,36 +32,36 @@ def refused(algorithm: Any, env: mf.Env = ROADS, **changes: Any) -> str:
     return problem
 
 
-@pytest.mark.parametrize("algorithm", [LIMITED, replace(LIMITED, normalize_advantages=False), mf.SAC(cost_limit=0.25)])
+@pytest.mark.parametrize("algorithm", [LIMITED, replace(LIMITED, normalize_advantages=False), mf.SAC(parts=LIMIT)])
 def test_what_can_have_a_limit(algorithm: Any) -> None:
     checked = ready(experiment(algorithm))
     assert checked.spec.columns.of_policy("team") == ("cost",)
-    assert ready(experiment(replace(algorithm, cost_limit=None))).spec.columns.in_rows == ()
+    assert ready(experiment(replace(algorithm, parts={"cost": None}))).spec.columns.in_rows == ()
 
 
 def test_a_central_critic_can_have_one() -> None:
-    assert ready(experiment(mf.MAPPO(cost_limit=0.25, minibatch_agent_steps=64))).spec.columns.of_policy("team") == (
+    assert ready(experiment(mf.MAPPO(parts=LIMIT, minibatch_agent_steps=64))).spec.columns.of_policy("team") == (
         "cost",
     )
 
 
 def test_infos_of_aec_environments_would_count_twice() -> None:
     assert refused(LIMITED, mf.Env(cartpole_team.env, {"max_cycles": 50}, num_envs=4)) == (
-        "policy 'team' (ppo) has a cost_limit, and in env, an AEC environment, infos stay from one turn to the next, "
-        "so that a cost would count several times; use the environment's parallel_env, or set algorithm.cost_limit=null"
+        "policy 'team' (ppo) has a CostLimit, and in env, an AEC environment, infos stay from one turn to the next, "
+        "so that a cost would count several times; use the environment's parallel_env, or set algorithm.parts.cost=null"
     )
 
 
 def test_batched_environments_without_costs_are_refused() -> None:
     batched = mf.Env(cartpole_team.parallel_env, {}, num_envs=4, batched=True)
     assert refused(LIMITED, batched) == (
-        "policy 'team' (ppo) has a cost_limit, and parallel_env has a batched version (env.batched=true) that gives no "
-        "costs; set env.batched=auto, or algorithm.cost_limit=null"
+        "policy 'team' (ppo) has a CostLimit, and parallel_env has a batched version (env.batched=true) that gives no "
+        "costs; set env.batched=auto, or algorithm.parts.cost=null"
     )
     for how in (True, False, "auto"):
         assert refused(LIMITED, mf.Env(BatchedCartPoleTeam, {}, num_envs=4, batched=how)) == (
-            "policy 'team' (ppo) has a cost_limit, and BatchedCartPoleTeam makes a BatchedEnv whose info_keys lack "
-            "'cost'; give it in BatchedStep.infos and name it in info_keys, or set algorithm.cost_limit=null"
+            "policy 'team' (ppo) has a CostLimit, and BatchedCartPoleTeam makes a BatchedEnv whose info_keys lack "
+            "'cost'; give it in BatchedStep.infos and name it in info_keys, or set algorithm.parts.cost=null"
         )
 
 
@@ -90,21 +91,23 @@ def test_auto_takes_the_version_that_gives_costs() -> None:
 
 
 def test_replicas_see_no_costs_of_others() -> None:
-    assert refused(mf.DDPPO(cost_limit=0.25)) == (
-        "policy 'team' (ddppo) cannot have a cost_limit: no learner of it sees the costs of all workers; use ppo, "
-        "mappo or sac, or set cost_limit=null"
+    assert refused(mf.DDPPO(parts=LIMIT)) == (
+        "policy 'team' (ddppo) cannot have a CostLimit: no learner of it sees the costs of all workers; use ppo, "
+        "mappo or sac, or leave the part out"
     )
 
 
 @pytest.mark.parametrize("limit", [-0.25, float("nan"), float("inf")])
 def test_a_limit_is_a_number_from_0_on(limit: float) -> None:
-    assert "policies.team.algorithm.cost_limit must be" in refused(replace(LIMITED, cost_limit=limit))
+    assert "policies.team.algorithm.parts.cost.limit must be" in refused(
+        replace(LIMITED, parts={"cost": mf.CostLimit(limit)})
+    )
 
 
 CARTS = mf.Env(cartpole_team.parallel_env, {}, num_envs=4)
 IN_TURN = mf.Env(cartpole_team.env, {"max_cycles": 50}, num_envs=4)
 BATCHED = mf.Env(BatchedCartPoleTeam, {}, num_envs=4)
-PLAIN = replace(LIMITED, cost_limit=None)
+PLAIN = replace(LIMITED, parts={})
 
 
 @pytest.mark.parametrize(

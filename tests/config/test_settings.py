@@ -47,11 +47,11 @@ ACCEPTED: Mapping[str, set[str]] = {
     "-inf": set(),
     "-1": ANY_SIZE | BOUNDS_OF_SCHEDULES | OF_THE_ENVIRONMENT,
     "0": names("""
-        actor_learning_rate beta beta_1 beta_2 burn_in_agent_steps checkpoint cost_limit delta discount end_token
+        actor_learning_rate beta beta_1 beta_2 burn_in_agent_steps checkpoint delta discount end_token
         entropy_coefficient episodes epsilon epsilon_ladder exploited exploiter_past exploiter_weak exploration_noise
-        final_episodes fpga gae_lambda grace_period_s initial_multiplier inner_learning_rate kl_to_reference
+        final_episodes fpga gae_lambda grace_period_s inner_learning_rate
         learning_rate learning_starts_agent_steps live logit_penalty max_staleness memory_bytes momentum
-        multiplier_learning_rate num_cpus num_gpus past pfsp power prior_games priority_alpha priority_beta
+        num_cpus num_gpus past pfsp power prior_games priority_alpha priority_beta
         priority_max_share replay_max_env_steps reset_probability scale_rate seed self_play_weak strong
         target_entropy_share target_noise tau td_lambda temperature trace_lambda value_coefficient verify
         warm_up_updates weight_decay win_rate workers
@@ -60,8 +60,8 @@ ACCEPTED: Mapping[str, set[str]] = {
     | ANY_SIZE
     | BOUNDS_OF_SCHEDULES
     | OF_THE_ENVIRONMENT,
-    "1e30": {"cost_limit"} | THRESHOLDS | ANY_SIZE | BOUNDS_OF_SCHEDULES | OF_THE_ENVIRONMENT,
-    "2**63": {"cost_limit"} | THRESHOLDS | ANY_SIZE | BOUNDS_OF_SCHEDULES | OF_THE_ENVIRONMENT,
+    "1e30": THRESHOLDS | ANY_SIZE | BOUNDS_OF_SCHEDULES | OF_THE_ENVIRONMENT,
+    "2**63": THRESHOLDS | ANY_SIZE | BOUNDS_OF_SCHEDULES | OF_THE_ENVIRONMENT,
     "true": names("""
         at_start batched bootstrap_at_death compile compiled dashboard double dueling jsonl mirrored momentum
         normalize_advantages normalize_observations normalize_rewards normalize_values prioritized shared_torso spread
@@ -69,8 +69,8 @@ ACCEPTED: Mapping[str, set[str]] = {
     """),
     "10**400": OF_THE_ENVIRONMENT,
     "null": names("""
-        address agent_steps algorithm best callbacks_failed checkpoint cost_limit device distinct_members end_token
-        env_steps every_agent_steps every_env_steps experience final_episodes folder inference init kl_to_reference
+        address agent_steps algorithm best callbacks_failed checkpoint device distinct_members end_token
+        env_steps every_agent_steps every_env_steps experience final_episodes folder inference init
         league learns_from mapping minibatch_tasks nash_conv_every_env_steps newest node node_ip_address num_cpus
         num_gpus num_learners object_store_bytes objective opponents outcome pairs parts patience payoff_se policies
         policy precision queue_fragments record replay resources return_mean shared_gpus sides stages step_timeout_s
@@ -88,8 +88,8 @@ ACCEPTED: Mapping[str, set[str]] = {
     """),
     "{}": names("""
         callbacks cart checkpoint columns default_policy evaluation extra_losses faults inference league learners
-        log matches members metrics pairs payoffs placement players policies pool ratings record resources reward_from
-        roles rollouts runtime sides sinks snapshots stages stop store wrappers
+        log matches members metrics pairs parts payoffs placement players policies pool ratings record resources
+        reward_from roles rollouts runtime sides sinks snapshots stages stop store wrappers
     """),
 }
 
@@ -120,6 +120,8 @@ KINDS = (
         mf.Rollouts,
         mf.Stop,
         mf.Faults,
+        mf.CostLimit,
+        mf.KLToReference,
     ),
     *(mf.FromRun, mf.Frozen),
     *(
@@ -131,6 +133,7 @@ KINDS = (
         mf.InferencePlacement,
         mf.Resources,
     ),
+    *(mf.CostLimit, mf.KLToReference),
     *(mf.MLP, mf.CNN, mf.GRU, mf.LSTM, mf.Transformer, mf.Adam, mf.Linear, mf.CosineDecay, mf.PiecewiseConstant),
     *(
         mf.League,

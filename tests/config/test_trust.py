@@ -18,7 +18,17 @@ from marlflow import conf
 from marlflow.config.compose import composed, composing
 from marlflow.config.description import describe
 from marlflow.config.schema import plain_values, read_values
-from marlflow.config.shipped_parts import ALGORITHM, CALLBACK, ENVIRONMENT, MODEL, OPTIMIZER, SCHEDULE, WRAPPER, Allowed
+from marlflow.config.shipped_parts import (
+    ALGORITHM,
+    CALLBACK,
+    ENVIRONMENT,
+    MODEL,
+    OPTIMIZER,
+    PART,
+    SCHEDULE,
+    WRAPPER,
+    Allowed,
+)
 from marlflow.config.trust import listed, names, refusal, untrusted, untrusted_records
 from marlflow.offline.manifest import Manifest, RecordedEnvironment, read_manifest, write_manifest
 from tests.env.optional import is_installed
@@ -52,6 +62,7 @@ KINDS: Mapping[str, tuple[Allowed, Callable[[Any], bool]]] = {
     "optimizer": (OPTIMIZER, is_optimizer),
     "model": (MODEL, lambda part: hasattr(part, "build")),
     "algorithm": (ALGORITHM, lambda part: hasattr(part, "capabilities")),
+    "part": (PART, lambda part: issubclass(part, mf.Part)),
     "callback": (CALLBACK, lambda part: issubclass(part, mf.Callback)),
     "wrapper": (WRAPPER, takes("env")),
     "environment": (ENVIRONMENT, callable),
@@ -77,6 +88,7 @@ def test_a_name_is_allowed_in_its_own_place_alone() -> None:
 WHERE: Mapping[str, Callable[[Any], Any]] = {
     "env": lambda values: {"env": values},
     "algorithm": lambda values: {"policies": {"wolf": {"algorithm": values}}},
+    "parts": lambda values: {"policies": {"wolf": {"algorithm": {**PPO, "parts": {"own": values}}}}},
     "model": lambda values: {"default_policy": {"model": values}},
     "wrappers": lambda values: {"env": {"wrappers": values}},
     "league": lambda values: {"league": values},

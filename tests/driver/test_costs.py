@@ -25,7 +25,7 @@ SMALL_SAC = mf.SAC(
     batch_agent_steps=16, train_every_agent_steps=20, learning_starts_agent_steps=100, store_agent_steps=20
 )
 SMALL_MAPPO = mf.MAPPO(batch_agent_steps=200, epochs=2, minibatch_agent_steps=64)
-LIMITED: dict[str, Any] = {"cost_limit": 5.0, "multiplier_learning_rate": 0.1}
+LIMITED = {"cost": mf.CostLimit(5.0, multiplier_learning_rate=0.1)}
 NAMES = {"ppo": SMALL_PPO, "mappo": SMALL_MAPPO, "sac": SMALL_SAC}
 
 
@@ -51,7 +51,7 @@ def one_policy(algorithm: Any, make: Any, factor: float, **changes: Any) -> mf.E
 def test_without_costs_a_limit_changes_not_a_bit(algorithm: Any, make: Any, tmp_path: Path) -> None:
     plain, limited = tmp_path / "plain", tmp_path / "limited"
     mf.train(one_policy(algorithm, make, 0.0, env_steps=400), plain)
-    mf.train(one_policy(replace(algorithm, cost_limit=0.0), make, 0.0, env_steps=400), limited)
+    mf.train(one_policy(replace(algorithm, parts={"cost": mf.CostLimit(0.0)}), make, 0.0, env_steps=400), limited)
     expected, found = kept(plain)["learner.team"], kept(limited)["learner.team"]
     assert expected["updates"] == found["updates"] > 0
     np.testing.assert_array_equal(found["published"], expected["published"])
@@ -74,7 +74,7 @@ def ending_at(env_steps: int) -> mf.Stop:
 
 def test_a_run_that_goes_on_does_what_it_would_have_done(tmp_path: Path) -> None:
     """Three policies with limits, and one with another algorithm that knows of no costs."""
-    limited = {name: mf.Policy(replace(algorithm, **LIMITED), SMALL) for name, algorithm in NAMES.items()}
+    limited = {name: mf.Policy(replace(algorithm, parts=LIMITED), SMALL) for name, algorithm in NAMES.items()}
     experiment = small_run(
         env=mf.Env(carts, {"factor": 1.0}, (joint_state,), num_envs=4),
         policies={**limited, "dqn": mf.Policy(SMALL_DQN, SMALL)},
@@ -96,9 +96,9 @@ def test_beside_a_policy_with_a_limit_others_learn_as_beside_one_without(
     name: str, partner: str, tmp_path: Path
 ) -> None:
     learned = {}
-    for case, settings in {"with": {**LIMITED, "cost_limit": 1.0}, "without": {}}.items():
+    for case, parts in {"with": {"cost": mf.CostLimit(1.0, multiplier_learning_rate=0.1)}, "without": {}}.items():
         experiment = pair(name, partner, "")
-        limited = replace(experiment.policies["left"], algorithm=replace(SIDES[name][0], **settings))
+        limited = replace(experiment.policies["left"], algorithm=replace(SIDES[name][0], parts=parts))
         policies = {**experiment.policies, "left": limited}
         costly = replace(experiment, env=mf.Env(CostlyGroups, {}, num_envs=4), policies=policies)
         result = mf.train(costly, tmp_path / case)
@@ -111,9 +111,7 @@ def test_beside_a_policy_with_a_limit_others_learn_as_beside_one_without(
 
 def test_the_multiplier_follows_the_episodes_of_each_round(tmp_path: Path) -> None:
     limit, rate, start = 0.25, 0.5, 0.125
-    limited = replace(
-        SMALL_PPO, batch_agent_steps=100, cost_limit=limit, multiplier_learning_rate=rate, initial_multiplier=start
-    )
+    limited = replace(SMALL_PPO, batch_agent_steps=100, parts={"cost": mf.CostLimit(limit, rate, start)})
     # A round has 100 episodes of one env step, as many as the window of infos.cost.
     experiment = small_run(
         env=mf.Env(toll.parallel_env, {}, num_envs=50),
@@ -139,7 +137,7 @@ def test_the_multiplier_follows_the_episodes_of_each_round(tmp_path: Path) -> No
 
 def test_evaluations_report_costs(tmp_path: Path) -> None:
     experiment = replace(
-        one_policy(replace(SMALL_PPO, **LIMITED), carts, 1.0, env_steps=200),
+        one_policy(replace(SMALL_PPO, parts=LIMITED), carts, 1.0, env_steps=200),
         evaluation=mf.Evaluation(episodes=0, final_episodes=3),
     )
     metrics = mf.train(experiment, tmp_path).metrics["policies"]["team"]

@@ -18,12 +18,13 @@ from tests.driver.watching import reports
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, small_run
 
 HALF, WHOLE = 640, 1_280
+NEAR = {"near": mf.KLToReference(0.1)}
 MODEL = mf.Transformer(num_layers=1, hidden_size=8, num_heads=2)
 
 
 def tokens(beta: float | None, env_steps: int, **changes: Any) -> mf.Experiment:
     """A run of a speaker that is a transformer, and of a DQN listener with dense layers."""
-    speaker = mf.Policy(replace(SMALL_PPO, kl_to_reference=beta), MODEL)
+    speaker = mf.Policy(replace(SMALL_PPO, parts={"near": None if beta is None else mf.KLToReference(beta)}), MODEL)
     listener = mf.Policy(replace(SMALL_DQN, learning_starts_agent_steps=40), SMALL)
     policies = {"speaker": replace(speaker, **changes), "listener": listener}
     env = mf.Env(token_signal.env, {"num_classes": 3, "length": 2}, num_envs=4)
@@ -39,9 +40,9 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_run_near_its_warm_start_and_its_beginning_continues_bit_for_bit(source: Path, tmp_path: Path) -> None:
     """The speaker's replicas are near what another run ended with, the listener near its own first parameters."""
-    near = mf.DDPPO(batch_agent_steps=200, epochs=2, minibatch_agent_steps=64, kl_to_reference=0.1)
+    near = mf.DDPPO(batch_agent_steps=200, epochs=2, minibatch_agent_steps=64, parts=NEAR)
     experiment = tokens(0.1, WHOLE, algorithm=near, init=mf.FromRun(source))
-    listener = mf.Policy(replace(SMALL_PPO, kl_to_reference=0.1), SMALL)
+    listener = mf.Policy(replace(SMALL_PPO, parts=NEAR), SMALL)
     experiment = replace(experiment, policies={**experiment.policies, "listener": listener})
     assert "KLToReference(beta=0.1) → Advantages" in str(mf.plan(experiment))
     resumed = resumes_exactly(experiment, tmp_path, HALF)

@@ -25,6 +25,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 TUTORIAL = REPOSITORY / "docs" / "tutorial.md"
 OWN_ALGORITHM = REPOSITORY / "docs" / "your_own_algorithm.md"
 OWN_LOSS = REPOSITORY / "docs" / "your_own_loss.md"
+OWN_PART = REPOSITORY / "docs" / "your_own_part.md"
 
 
 def blocks(document: Path, language: str = "") -> list[str]:
@@ -53,7 +54,10 @@ TRIED_WITH = REPOSITORY / "docs" / "environments.md"
 OWN_FILES = "--config-dir"
 OWN_MODULE = "my_module"
 # The pages that are left out have files of their own, and tests below.
-PAGES = [README, *sorted({*REPOSITORY.glob("docs/*.md")} - {CONFIGURATION, OWN_ALGORITHM, OWN_LOSS, PACKAGES})]
+PAGES = [
+    README,
+    *sorted({*REPOSITORY.glob("docs/*.md")} - {CONFIGURATION, OWN_ALGORITHM, OWN_LOSS, OWN_PART, PACKAGES}),
+]
 LINES = list(dict.fromkeys(line for document in PAGES for line in commands(document)))
 RECORDS = "runs/expert/record"
 OTHER_RUN = "league.members.veteran="
@@ -367,6 +371,20 @@ print([main(words) for words in {planned}])
     (stored, updates, return_mean) = re.findall(r"^(\d+) (\d+) ([\d.]+)$", said, re.M)[-1]
     assert int(updates) == (int(stored) - 500) // 4
     assert float(return_mean) > 25
+
+
+def test_the_page_on_parts_of_ones_own_has_a_part_that_runs(tmp_path: Path) -> None:
+    (part,) = blocks(OWN_PART, "python")
+    (tmp_path / "my_parts.py").write_text(part, encoding="utf-8")
+    planned = [["plan", *shlex.split(line)[2:]] for line in commands(OWN_PART)]
+    assert len(planned) == 2
+    trained = ["train", *planned[1][1:], "runtime=inline", "stop.env_steps=600", "evaluation.episodes=0"]
+    program = f"""
+from marlflow.cli.main import main
+
+assert [main(words) for words in {[*planned, trained]}] == [0, 0, 0]
+"""
+    assert "clip" in said_in(tmp_path, "-c", program)
 
 
 def test_the_page_on_losses_of_ones_own_has_terms_and_losses_that_learn(tmp_path: Path) -> None:

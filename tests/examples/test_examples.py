@@ -62,6 +62,7 @@ ENVIRONMENTS = {
     "03_a_plan_of_your_own": "Safes",
     "06_a_team": "Harbor",
     "07_rules_and_two_time_scales": "Floor Street",
+    "10_curiosity_in_a_maze": "Maze",
 }
 
 

@@ -38,7 +38,7 @@ def _ppo_with_an_extra_loss(seed: int, on: Compute = ON_CPU) -> mf.TorchLearner:
 
 
 def _ppo(of: Spaces, seed: int, on: Compute, beta: float | None = None) -> mf.TorchLearner:
-    return mf.PPO(learning_rate=1e-3, kl_to_reference=beta).learner(
+    return mf.PPO(learning_rate=1e-3, parts={"near": None if beta is None else mf.KLToReference(beta)}).learner(
         "hunter", {"hunter": mf.Member(of, mf.MLP((8,)))}, seed, on
     )
 

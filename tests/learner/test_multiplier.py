@@ -45,7 +45,7 @@ def test_without_totals_it_stays() -> None:
 def test_begun_again_it_counts_later_episodes_only() -> None:
     multiplier = Multiplier(0.0)
     multiplier.step({"cost_total": 30.0, "cost_episodes": 10.0}, 1.0, 0.5)
-    assert multiplier.value == 1.0
+    assert multiplier.value[0] == 1.0
     multiplier.load_state(multiplier.restarted(Multiplier(0.125).state()))
     assert multiplier.step({"cost_total": 30.0, "cost_episodes": 10.0}, 1.0, 0.5) == 0.125
     assert multiplier.step({"cost_total": 32.0, "cost_episodes": 11.0}, 1.0, 0.5) == 0.625

@@ -72,7 +72,7 @@ def test_a_cost_that_is_no_number_ends_the_episode_of_its_environment_alone() ->
     [
         (
             lambda made: {},
-            r"step\(\) gave no info\['cost'\] .*, and its policy has a cost_limit; give",
+            r"step\(\) gave no info\['cost'\] .*, and its policy has a column 'cost'; give",
         ),
         (
             lambda made: {"cost": {"a": made.infos["cost"]["a"][:, 0]}},

@@ -118,7 +118,7 @@ def test_costs_of_reset_are_left_out_and_costs_may_be_of_any_numeric_type() -> N
 @pytest.mark.parametrize(
     ("info", "reason"),
     [
-        ({}, r"gave no info\['cost'\] for an agent that acted, and its policy has a cost_limit; give 0.0"),
+        ({}, r"gave no info\['cost'\] for an agent that acted, and its policy has a column 'cost'; give 0.0"),
         ({"cost": float("nan")}, r"info\['cost'\] is nan, not a finite number"),
         ({"cost": float("inf")}, r"info\['cost'\] is inf, not a finite number"),
         ({"cost": "1.0"}, r"info\['cost'\] is '1.0', not a finite number"),

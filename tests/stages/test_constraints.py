@@ -26,7 +26,7 @@ class Critic:
 
 
 def learner_with(multiplier: float) -> Any:
-    return SimpleNamespace(cost_critic=Critic(-2.0), scheduled={"multiplier": multiplier})
+    return SimpleNamespace(estimator={"cost_critic": Critic(-2.0)}.get, scheduled={"multiplier": multiplier})
 
 
 def loop(batch: Any, received: str, factor: float, discount: float, gae_lambda: float) -> tuple[Array, Array]:
@@ -76,7 +76,7 @@ def test_a_batch_without_rows_moves_no_multiplier() -> None:
     class Refusing:
         scheduled: dict[str, float] = {}  # noqa: RUF012
 
-        def update_multiplier(self, limit: float, rate: float) -> float:
+        def part_state(self, name: str) -> Any:
             raise AssertionError("there was nothing to learn from")
 
     learner: Any = Refusing()
@@ -91,9 +91,13 @@ def test_a_batch_without_rows_moves_no_multiplier() -> None:
 
 def test_the_limit_and_its_rate_may_be_scheduled() -> None:
     class Recording:
-        scheduled = {"cost_limit": 7.0}  # noqa: RUF012
+        scheduled = {"CostLimit.limit": 7.0, "multiplier": 0.0}  # noqa: RUF012
 
-        def update_multiplier(self, limit: float, rate: float) -> float:
+        def part_state(self, name: str) -> Any:
+            assert name == "multiplier"
+            return self
+
+        def step(self, scheduled: Any, limit: float, rate: float) -> float:
             self.asked = limit, rate
             return 0.0
 

@@ -17,7 +17,9 @@ from tests.runtime.small_runs import SMALL, SMALL_PPO, small_run, without_times
 
 pytestmark = [pytest.mark.usefixtures("ray_session"), pytest.mark.slow]
 
-LIMITED = dataclasses.replace(SMALL_PPO, batch_agent_steps=100, cost_limit=0.25, multiplier_learning_rate=0.5)
+LIMITED = dataclasses.replace(
+    SMALL_PPO, batch_agent_steps=100, parts={"cost": mf.CostLimit(0.25, multiplier_learning_rate=0.5)}
+)
 
 
 def roads(runtime: Literal["inline", "ray"], env_steps: int, batched: Any = "auto") -> mf.Experiment:

@@ -1,0 +1,110 @@
+"""A part adds to an algorithm what the algorithm's own file does not have, such as a limit on costs.
+
+`algorithm.parts` has them by name. Shipped parts have no other means than these methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
+
+from marlflow.base.problems import Problem
+from marlflow.base.schedules import initial_value, scheduled
+from marlflow.flow import Plan
+from marlflow.flow.protocols import name_of
+from marlflow.learner.extra_losses import ExtraLosses
+from marlflow.learner.loss_groups import LossGroup
+from marlflow.learner.part_state import PartState
+from marlflow.learner.protocol import Scheduled
+
+if TYPE_CHECKING:
+    from marlflow.algorithms.algorithm import Member, TorchAlgorithm
+
+Point: TypeAlias = Literal["fresh", "estimated", "before_learning", "after_update"]
+"""Where a plan runs stages of parts: on rows as they were collected, on rows with advantages, on what Learn gets, and
+on the report of an update."""
+
+
+class Part:
+    """Base of parts, frozen dataclasses whose fields are settings; a method that is not overridden does nothing.
+
+    A field annotated `OrSchedule[...]` may be a schedule. An algorithm has one part of a kind, the class that derives
+    from Part.
+    """
+
+    credited: ClassVar[tuple[str, ...]] = ()
+    """Keys of numbers in infos that rows have as columns, added up like rewards."""
+
+    def validate(self, algorithm: TorchAlgorithm, spaces: Any, model: Any) -> Iterable[Problem]:
+        """Return why the part cannot be used with an algorithm, spaces, and a model; empty if it can."""
+        return ()
+
+    def extend(self, network: Any, algorithm: TorchAlgorithm, members: Mapping[str, Member], seed: int) -> None:
+        """Add modules to the learner's network, which trains them; actors must stay as they are."""
+
+    def losses(
+        self, groups: Sequence[LossGroup], algorithm: TorchAlgorithm, members: Mapping[str, Member]
+    ) -> Sequence[LossGroup]:
+        """Return the learner's loss groups, given those of the algorithm and of the parts before; see `beside`."""
+        return groups
+
+    def extra_losses(self) -> ExtraLosses:
+        """Return terms to add to the loss, or to report only, by name; see ExtraLoss."""
+        return {}
+
+    def state(self) -> PartState | None:
+        """Make what the part keeps at the learner."""
+        return None
+
+    def stages(self, algorithm: TorchAlgorithm) -> Mapping[Point, Sequence[Callable[..., Any]]]:
+        """Return operators of (item) or (item, learner), by the point of the plan where they run at the learner."""
+        return {}
+
+    def now(self, setting: str, learner: Scheduled) -> float:
+        """Return the present value of a setting, which may be scheduled, for use in a stage."""
+        return learner.scheduled.get(f"{kind_of(self)}.{setting}", initial_value(getattr(self, setting)))
+
+
+def kind_of(part: Part) -> str:
+    """Return the name of the class that derives from Part: settings are scheduled as `<kind>.<setting>`."""
+    classes = type(part).__mro__
+    return classes[classes.index(Part) - 1].__name__
+
+
+def scheduled_parts(parts: Iterable[Part], agent_steps: int) -> dict[str, float]:
+    """Return the scheduled settings of parts after `agent_steps`, as they are sent to learners."""
+    return {
+        f"{kind_of(part)}.{name}": value
+        for part in parts
+        # A part without settings need not be a dataclass.
+        for name, value in (scheduled(part, agent_steps) if hasattr(part, "__dataclass_fields__") else {}).items()
+    }
+
+
+def part_problems(algorithm: TorchAlgorithm, parts: Mapping[str, Part], spaces: Any, model: Any) -> Iterator[Problem]:
+    """Yield why an algorithm cannot have these parts."""
+    by_kind: dict[str, str] = {}
+    terms = dict.fromkeys(algorithm.extra_losses, "extra_losses")
+    for name, part in parts.items():
+        yield from part.validate(algorithm, spaces, model)
+        if (other := by_kind.setdefault(kind_of(part), name)) != name:
+            message = f"has two parts of the kind {kind_of(part)}, {other!r} and {name!r}"
+            yield Problem(message, algorithm.name, remedy=f"set parts.{name}=null")
+            continue
+        for term in part.extra_losses():
+            if (owner := terms.setdefault(term, f"parts.{name}")) != f"parts.{name}":
+                message = f"has two terms {term!r}, of parts.{name} and of {owner}"
+                yield Problem(message, algorithm.name, remedy="rename one of them")
+
+
+def unplanned_stages(algorithm: TorchAlgorithm, plan: Plan) -> Iterator[str]:
+    """Yield why an algorithm cannot have parts whose stages its plan has no point for, so that they never run."""
+    planned = {name_of(flow.operator) for flow in plan.stages() if flow.operator is not None}
+    for name, part in algorithm.used_parts.items():
+        for point, operators in part.stages(algorithm).items():
+            if lacking := [name_of(one) for one in operators if name_of(one) not in planned]:
+                is_point = point in get_args(Point)
+                lacks = f"whose plan has no point {point!r}" if is_point else f"and {point!r} is no point of a plan"
+                remedy = f"set parts.{name}=null, or have plan() call with_stages({point!r}, ...), as PPO's does"
+                subject = f"cannot have the part {name!r} ({type(part).__name__})"
+                yield f"{subject}, {lacks} for its stage {lacking[0]}; {remedy}"
