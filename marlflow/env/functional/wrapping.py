@@ -182,7 +182,7 @@ class LastAction(FunctionalWrapper):
         return (lambda state: found(state[0])) if name in ("global_state", "render") else found
 
 
-class RandomOpening(FunctionalWrapper):
+class FunctionalRandomOpening(FunctionalWrapper):
     """`wrappers.random_opening` of a functional environment, with moves of JAX's random numbers."""
 
     def __init__(self, env: FunctionalEnv, moves: int = 20) -> None:
@@ -231,7 +231,7 @@ _SHIPPED: Mapping[str, Wrapping] = {
     "agent_indicator": AgentIndicator,
     "clip_observations": ClipObservations,
     "last_action": LastAction,
-    "random_opening": RandomOpening,
+    "random_opening": FunctionalRandomOpening,
     "reward_scale": RewardScale,
     "widen_bounds": WidenBounds,
 }
