@@ -2,7 +2,7 @@
 
 A name is allowed by the place that it stands in: an environment where the environment is chosen, an optimizer where an
 optimizer is. A prefix such as `marlflow.` says nothing, because marlflow's own functions run commands, import modules
-and open files, too. docs/decisions/0080 has this table for readers.
+and open files, too. docs/files.md has this table for readers.
 """
 
 from __future__ import annotations
