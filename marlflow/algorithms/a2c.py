@@ -77,11 +77,9 @@ class A2C(ActorCriticAlgorithm):
         fresh = self.with_stages("fresh", batches.then(DropStale(self.max_staleness), at=learner), learner)
         estimated = self.with_stages("estimated", fresh.then(estimate, at=learner), learner)
         rows = self.with_stages("before_learning", estimated, learner)
-        if self.microbatches == 1:
-            learned = rows.then(Learn(), at=learner)
-        else:
-            gradients = rows.then(ComputeGradients(), at=learner).gather(Average(self.microbatches))
-            learned = gradients.then(ApplyGradients(), at=learner)
+        if self.microbatches > 1:
+            rows = rows.then(ComputeGradients(), at=learner).gather(Average(self.microbatches))
+        learned = rows.then(Learn() if self.microbatches == 1 else ApplyGradients(), at=learner)
         reports = self.with_stages("after_update", learned, learner).then(Publish(), at=learner)
         return Plan("a2c", output=reports, waits_for_rounds=True)
 

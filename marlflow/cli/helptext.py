@@ -66,8 +66,9 @@ examples:
 choices:
 {choices}
 
-  <id> names a policy. Without a mapping, the policy of a group's name plays that group of agents (adversary_0 and
-  adversary_1: adversary), and default_policy plays the groups that have none. Other names need rules:
+  <id> names a policy, and <x> a part of its algorithm. Without a mapping, the policy of a group's name plays that
+  group of agents (adversary_0 and adversary_1: adversary), and default_policy plays the groups that have none. Other
+  names need rules:
   'mapping=[{{match: "adversary_*", policy: hunters}}, {{match: "agent_*", policy: prey}}]'
   A learner trains the policies that its learners.<id>.policies lists together; every other policy learns alone.
   marlflow check-env <environment> shows which algorithms can learn in an environment.
@@ -156,6 +157,7 @@ _CHOICES = {
     "wrappers": "wrappers",
     "policy": "policy@policies.<id>",
     "algorithm": "algorithm@policies.<id>.algorithm",
+    "parts": "parts@policies.<id>.algorithm.parts.<x>",
     "model": "model@policies.<id>.model",
     "learner": "learner@learners.<id>",
     "league": "league",
