@@ -56,7 +56,7 @@ refused with `asynchronous`.
 SETTINGS = """
 ## Settings that all share
 
-- **Schedules.** Every number of an algorithm annotated `OrSchedule[...]` (learning rates, coefficients, `epsilon`)
+- **Schedules.** Every number of an algorithm that may be scheduled (learning rates, coefficients, `epsilon`)
   is a number or a schedule over the agent steps that the policy has sampled: `Linear(start, end, agent_steps)`,
   `CosineDecay(start, end, agent_steps)`, `PiecewiseConstant(values, at_agent_steps)`, or a class of your own with
   `at(agent_steps)`.

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias, runtime_c
 from gymnasium import spaces as gym
 
 from marlflow.algorithms.memory_needs import Memory, memory_problems
-from marlflow.algorithms.part import Part, Point, part_problems, scheduled_parts
+from marlflow.algorithms.part import Part, Point, added_by, part_problems, scheduled_parts, with_stage
 from marlflow.base.critic_input import OWN_OBSERVATION, CriticSees, critic_input_problems
 from marlflow.base.info_columns import At
 from marlflow.base.items import Fragment
@@ -205,9 +205,9 @@ class TorchAlgorithm(LossSettings):
 
     def with_stages(self, point: Point, flow: Flow[Any], learner: Learner) -> Flow[Any]:
         """Return `flow` with the stages that parts have at this point of the plan; for use in `plan()`."""
-        for part in self.used_parts.values():
+        for name, part in self.used_parts.items():
             for stage in part.stages(self).get(point, ()):
-                flow = flow.then(stage, at=learner)
+                flow = with_stage(flow, stage, learner, added_by(name, point))
         return flow
 
     def _network_of(self, members: Mapping[str, Member], seed: int) -> Any:

@@ -68,7 +68,7 @@ class KLToReference(Part):
 class Reference(PartState):
     """A frozen copy of the only actor as it was at the start, float32 [P] of parameters."""
 
-    name = "reference"
+    name, is_constant = "reference", True
     actor: Any = None
 
     def begin(self, module: Any) -> None:

@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
 
 from marlflow.base.problems import Problem
 from marlflow.base.schedules import initial_value, scheduled
-from marlflow.flow import Plan
+from marlflow.flow import Flow, Plan
 from marlflow.flow.protocols import name_of
 from marlflow.learner.extra_losses import ExtraLosses
 from marlflow.learner.loss_groups import LossGroup
@@ -28,7 +29,7 @@ on the report of an update."""
 class Part:
     """Base of parts, frozen dataclasses whose fields are settings; a method that is not overridden does nothing.
 
-    A field annotated `OrSchedule[...]` may be a schedule. An algorithm has one part of a kind, the class that derives
+    A field annotated `ScheduledFloat` may be a schedule. An algorithm has one part of a kind, the class that derives
     from Part.
     """
 
@@ -67,8 +68,20 @@ class Part:
 
 def kind_of(part: Part) -> str:
     """Return the name of the class that derives from Part: settings are scheduled as `<kind>.<setting>`."""
-    classes = type(part).__mro__
-    return classes[classes.index(Part) - 1].__name__
+    return next(one for one in reversed(type(part).__mro__) if issubclass(one, Part) and one is not Part).__name__
+
+
+def added_by(name: str, point: str) -> str:
+    """Return how a plan's stages say which part, by name, added them at which point."""
+    return f"{name}, {point}"
+
+
+def with_stage(flow: Flow[Any], operator: Callable[..., Any], learner: Any, origin: str) -> Flow[Any]:
+    """Return `flow` with a stage of a part, under a name of its own: operators of two parts may have the same."""
+    taken, own = {stage.name for stage in flow.upstream()}, name_of(operator)
+    names = (own, *(f"{own} ({origin}{number})" for number in ("", *(f", {n}" for n in range(2, len(taken) + 3)))))
+    stage = flow.then(operator, at=learner, name=next(name for name in names if name not in taken))
+    return replace(stage, added_by=origin)
 
 
 def scheduled_parts(parts: Iterable[Part], agent_steps: int) -> dict[str, float]:
@@ -85,26 +98,47 @@ def part_problems(algorithm: TorchAlgorithm, parts: Mapping[str, Part], spaces: 
     """Yield why an algorithm cannot have these parts."""
     by_kind: dict[str, str] = {}
     terms = dict.fromkeys(algorithm.extra_losses, "extra_losses")
+    states: dict[str, str] = {}
     for name, part in parts.items():
-        yield from part.validate(algorithm, spaces, model)
+        yield from part.validate(algorithm, spaces, model) or ()
         if (other := by_kind.setdefault(kind_of(part), name)) != name:
             message = f"has two parts of the kind {kind_of(part)}, {other!r} and {name!r}"
             yield Problem(message, algorithm.name, remedy=f"set parts.{name}=null")
             continue
+        yield from _state_problems(algorithm, name, part.state(), states)
         for term in part.extra_losses():
             if (owner := terms.setdefault(term, f"parts.{name}")) != f"parts.{name}":
                 message = f"has two terms {term!r}, of parts.{name} and of {owner}"
                 yield Problem(message, algorithm.name, remedy="rename one of them")
 
 
+def _state_problems(
+    algorithm: TorchAlgorithm, name: str, state: PartState | None, owners: dict[str, str]
+) -> Iterator[Problem]:
+    """Yield why a learner cannot keep the state of the part `name`; `owners` has the part of each state before."""
+    if state is None:
+        return
+    if not (isinstance(own := getattr(state, "name", None), str) and own):
+        yield Problem(
+            f"has a state of the part {name!r} without a name", algorithm.name, remedy="give its class a name"
+        )
+    elif (other := owners.setdefault(own, name)) != name:
+        message = f"has two states named {own!r}, of the parts {other!r} and {name!r}"
+        yield Problem(message, algorithm.name, remedy="rename one of them")
+    elif algorithm.capabilities.learns_on == "workers" and not state.is_constant:
+        message = f"cannot keep the state {own!r} of the part {name!r}"
+        reason = "it learns on the workers, each of which would have its own"
+        yield Problem(message, algorithm.name, reason, f"set parts.{name}=null, or use ppo")
+
+
 def unplanned_stages(algorithm: TorchAlgorithm, plan: Plan) -> Iterator[str]:
     """Yield why an algorithm cannot have parts whose stages its plan has no point for, so that they never run."""
-    planned = {name_of(flow.operator) for flow in plan.stages() if flow.operator is not None}
+    planned = {flow.added_by for flow in plan.stages()}
     for name, part in algorithm.used_parts.items():
         for point, operators in part.stages(algorithm).items():
-            if lacking := [name_of(one) for one in operators if name_of(one) not in planned]:
+            if operators and added_by(name, point) not in planned:
                 is_point = point in get_args(Point)
                 lacks = f"whose plan has no point {point!r}" if is_point else f"and {point!r} is no point of a plan"
                 remedy = f"set parts.{name}=null, or have plan() call with_stages({point!r}, ...), as PPO's does"
                 subject = f"cannot have the part {name!r} ({type(part).__name__})"
-                yield f"{subject}, {lacks} for its stage {lacking[0]}; {remedy}"
+                yield f"{subject}, {lacks} for its stage {name_of(operators[0])}; {remedy}"

@@ -12,6 +12,8 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.fault_kind import FaultKind
 from marlflow.base.serialization import Tree
@@ -23,6 +25,8 @@ from marlflow.observe.report import Report, RunInfo
 from marlflow.sampling.receipts import Fault
 
 log = logging.getLogger("marlflow")
+
+_TOO_LARGE: Final = 10**308
 
 MOST_FAILURES_IN_A_ROW: Final = 5
 """A callback of which one method raises this often in a row is not called again before the run's end."""
@@ -185,10 +189,12 @@ def _numbers(metrics: object) -> dict[str, float | None]:
         raise TypeError(f"it returned {metrics!r:.80}, not numbers by name")
     plain: dict[str, float | None] = {}
     for name, number in metrics.items():
-        if not isinstance(name, str) or not name or "." in name:
-            raise TypeError(f"it named a metric {name!r:.80}; a name is a text without dots")
-        if number is not None and not isinstance(number, Real):
+        if not isinstance(name, str) or not name or "." in name or not name.isprintable():
+            raise TypeError(f"it named a metric {name!r:.80}; a name is a text in one line, without dots")
+        if number is not None and not isinstance(number, Real | np.bool_):
             raise TypeError(f"its {name} is {number!r:.80}, a {type(number).__name__}; expected a number, or None")
+        if isinstance(number, Integral) and abs(int(number)) >= _TOO_LARGE:
+            raise TypeError(f"its {name} is larger than a float can be")
         plain[name] = int(number) if isinstance(number, Integral) else None if number is None else float(number)
     return plain
 

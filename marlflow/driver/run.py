@@ -99,7 +99,9 @@ class Run:
             expected = self._state(QueuedItems())
             if differences := list(differences_of_shape(expected, state)):
                 text = f"what the driver knew is not of the shape that it has: {differences[0]}"
-                raise CheckpointUnusable([f"{text}; only the version of marlflow that wrote it resumes from it"])
+                raise CheckpointUnusable(
+                    [f"{text}; if another version of marlflow wrote it, only that version resumes from it"]
+                )
             self._executor.load_state(state["flow"], queued.from_tree)
             for name, service in self._services.items():
                 if name in expected:

@@ -56,6 +56,8 @@ class Flow(Generic[T]):
     emitted_side: str | None = None
     """For merges: the only side whose items are emitted; None emits those of all sides."""
     description: str = ""
+    added_by: str = ""
+    """What added the stage to its plan, if not the plan's own function: a part of an algorithm, and the point."""
     gives: Any = None
     """Overrides the type of items, when a relocated stage has already converted them upstream."""
 

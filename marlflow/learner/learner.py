@@ -29,7 +29,7 @@ from marlflow.learner.loss import LossFunction
 from marlflow.learner.loss_groups import LossGroup, as_groups, noise_width
 from marlflow.learner.optimizer import Adam, Optimizer
 from marlflow.learner.parameters import COUNTS, LearnerParameters
-from marlflow.learner.part_state import PartState
+from marlflow.learner.part_state import PartState, saved_name
 from marlflow.learner.saved_state import check_state, with_published
 from marlflow.learner.update_job import TargetUpdate, UpdateRequest
 from marlflow.learner.update_loop import UpdateLoop
@@ -184,7 +184,7 @@ class TorchLearner:
         """
         first, continued = start.state(), {"version": self.version, "stale_rows_dropped": self.stale_rows_dropped}
         for name, state in self.parameters.part_states.items():
-            first[name] = state.restarted(first[name])
+            first[saved_name(name)] = state.restarted(first[saved_name(name)])
         self.load_state({**first, **continued})
         return self.publish()
 

@@ -19,7 +19,7 @@ from marlflow.learner.flat_parameters import FlatParameters
 from marlflow.learner.loss_groups import LossGroup, OptimizerGroup, actors_of, frozen_copy
 from marlflow.learner.named_parameters import named_parameters
 from marlflow.learner.optimizer import Optimizer
-from marlflow.learner.part_state import PartState
+from marlflow.learner.part_state import PartState, saved_name
 from marlflow.learner.saved_state import PUBLISHED_SIZES, as_mapping
 from marlflow.policy.normalized import Observer, observers
 from marlflow.policy.tensors import as_tensor
@@ -144,7 +144,7 @@ class LearnerParameters:
             {name: tensor.cpu().numpy().copy() for name, tensor in tensors.items()}
             for tensors in (self._vectors(), optimizers)
         )
-        parts = {name: state.state() for name, state in self.part_states.items()}
+        parts = {saved_name(name): state.state() for name, state in self.part_states.items()}
         counts = {name: getattr(self, name) for name in COUNTS}
         # The last published version, which may be older than the current parameters: workers resume with it.
         return {**vectors, **parts, **moments, **counts, "published": self.published_flat, **self._published_sizes}
@@ -164,7 +164,7 @@ class LearnerParameters:
     def like(self, state: Tree) -> dict[str, Tensor]:
         """Return template tensors (shape, dtype) for the arrays of `state`."""
         optimizers = {name: like for group in self.groups for name, like in group.like(as_mapping(state)).items()}
-        parts = {name: as_tensor(state.state()) for name, state in self.part_states.items()}
+        parts = {saved_name(name): as_tensor(state.state()) for name, state in self.part_states.items()}
         return {**self._vectors(), **optimizers, "published": as_tensor(self.published_flat), **parts}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -174,7 +174,7 @@ class LearnerParameters:
         for group in self.groups:
             group.load_state(state)
         for name, part_state in self.part_states.items():
-            part_state.load_state(state[name])
+            part_state.load_state(state[saved_name(name)])
         for name in COUNTS:
             setattr(self, name, state[name])
         ends = np.cumsum([len(weights.flat) for weights in self.published.values()])[:-1]

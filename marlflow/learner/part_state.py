@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 from marlflow.base.batch import Array
 
 
+def saved_name(name: str) -> str:
+    """Return the name that a part's state has in checkpoints, apart from the learner's own."""
+    return f"part.{name}"
+
+
 class PartState:
-    """Base of such states, one array each, saved as `name`; stages find it by `learner.part_state(name)`."""
+    """Base of such states, one array each, saved as `part.<name>`; stages find it by `learner.part_state(name)`."""
 
     name: str
+    is_constant: ClassVar[bool] = False
+    """Whether it never changes after `begin`, so that it may be kept by each of several learners."""
     value: Array
     """The state, unless a class has methods of its own to save it; always of the same shape and dtype."""
     terms: Mapping[str, float] = MappingProxyType({})

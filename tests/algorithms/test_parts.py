@@ -197,6 +197,75 @@ def test_its_parameters_are_trained_and_saved_and_its_state_is_restored_and_rese
         make_learner(mf.PPO()).part_state("counted")
 
 
+class Tagged:
+    """A class of one's own that is no part."""
+
+
+class Kept(mf.PartState):
+    name = "counted"
+    value = np.zeros(1)
+
+
+class One(Tagged, mf.Part):
+    def state(self) -> Kept:
+        return Kept()
+
+    def stages(self, algorithm: Any) -> Any:
+        return {"fresh": [self.look], "estimated": [self.look, lambda batch: batch, lambda batch: batch]}
+
+    def look(self, batch: mf.Batch) -> mf.Batch:
+        return batch
+
+
+class Other(Tagged, mf.Part):
+    def stages(self, algorithm: Any) -> Any:
+        return {"fresh": [self.look]}
+
+    def look(self, batch: mf.Batch) -> mf.Batch:
+        return batch
+
+
+class Same(mf.Part):
+    def state(self) -> Kept:
+        return Kept()
+
+
+class NamedTarget(mf.Part):
+    def state(self) -> Any:
+        state = Kept()
+        state.name = "target"
+        return state
+
+
+def test_stages_of_one_name_are_told_apart_and_each_is_in_the_plan() -> None:
+    plan = make_plan(mf.PPO(parts={"one": One(), "other": Other()}))
+    names = [stage.name for stage in plan.stages() if stage.added_by]
+    assert names == [
+        "look",
+        "look (other, fresh)",
+        "look (one, estimated)",
+        "<lambda>",
+        "<lambda> (one, estimated)",
+    ]
+    plan.check()
+
+
+def test_a_state_may_have_the_name_of_something_that_the_learner_saves() -> None:
+    learner, other = (make_learner(mf.DQN(parts={"own": NamedTarget()}), seed=seed) for seed in (1, 2))
+    learner.part_state("target").value = np.full(1, 5.0)
+    other.load_state(learner.state())
+    assert other.part_state("target").value.tolist() == [5.0]
+    first, second = (one.parameters.target_flat.vector for one in (learner, other))  # type: ignore[union-attr]
+    assert torch.equal(first, second)
+
+
+def test_learners_on_the_workers_keep_no_state_that_changes() -> None:
+    told = [str(problem) for problem in mf.DDPPO(parts={"same": Same()}).validate(SEEN, SMALL)]
+    assert any("cannot keep the state 'counted' of the part 'same': it learns on the workers" in one for one in told)
+    with_reference = mf.DDPPO(parts={"near": mf.KLToReference(0.5)})
+    assert list(with_reference.validate(SEEN, SMALL)) == list(mf.DDPPO().validate(SEEN, SMALL))
+
+
 def test_groups_of_several_parts_share_no_parameter_and_leave_out_none() -> None:
     for names in (("all", "cost"), ("cost", "all")):
         every = {"all": Everything(), "cost": mf.CostLimit(1.0)}
@@ -280,6 +349,16 @@ REFUSED = {
         SMALL_PPO,
         {"one": Everything(), "other": Derived()},
         "has two parts of the kind Everything, 'one' and 'other'; set parts.other=null",
+    ),
+    "two states of a name": (
+        SMALL_PPO,
+        {"one": Same(), "other": One()},
+        "has two states named 'counted', of the parts 'one' and 'other'; rename one of them",
+    ),
+    "a part of another name at a point that the plan lacks": (
+        SMALL_DQN,
+        {"one": Marks(("before_learning",)), "other": Other()},
+        "cannot have the part 'other' (Other), whose plan has no point 'fresh'",
     ),
     "a term of another": (
         replace(SMALL_PPO, extra_losses={"added": lambda module, rows: module.actor(rows["obs"]).sum()}),

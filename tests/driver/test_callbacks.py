@@ -277,8 +277,11 @@ class Gives(mf.Callback):
         ([1.0], "metrics() raised TypeError: it returned [1.0], not numbers by name"),
         ({"a": 1.0, "b": "high"}, "metrics() raised TypeError: its b is 'high', a str; expected a number, or None"),
         ({"a": np.zeros(2)}, "metrics() raised TypeError: its a is array([0., 0.]), a ndarray; expected a number"),
-        ({"a.b": 1.0}, "metrics() raised TypeError: it named a metric 'a.b'; a name is a text without dots"),
-        ({3: 1.0}, "metrics() raised TypeError: it named a metric 3; a name is a text without dots"),
+        (
+            {"a.b": 1.0},
+            "metrics() raised TypeError: it named a metric 'a.b'; a name is a text in one line, without dots",
+        ),
+        ({3: 1.0}, "metrics() raised TypeError: it named a metric 3; a name is a text in one line, without dots"),
     ],
 )
 def test_metrics_that_are_no_numbers_by_name_are_a_fault_and_in_no_report(

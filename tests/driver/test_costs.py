@@ -56,7 +56,7 @@ def test_without_costs_a_limit_changes_not_a_bit(algorithm: Any, make: Any, tmp_
     assert expected["updates"] == found["updates"] > 0
     np.testing.assert_array_equal(found["published"], expected["published"])
     np.testing.assert_array_equal(found["generator"], expected["generator"])
-    assert found["multiplier"].tolist() == [0.0, 0.0, found["multiplier"][2]]
+    assert found["part.multiplier"].tolist() == [0.0, 0.0, found["part.multiplier"][2]]
     for one, other in zip(reports(plain), reports(limited), strict=True):
         loss, limited_loss = one["learners"]["team"]["loss"], other["learners"]["team"]["loss"]
         assert one["policies"]["team"]["return_mean"] == other["policies"]["team"]["return_mean"]

@@ -117,8 +117,8 @@ def test_a_checkpoint_of_a_version_with_other_services_is_refused_before_anythin
         resume(EXPERIMENT, tmp_path / "run")
     (problem,) = caught.value.problems
     assert problem == (
-        f"{path}: what the driver knew is not of the shape that it has: /clock is missing; only the version of "
-        "marlflow that wrote it resumes from it"
+        f"{path}: what the driver knew is not of the shape that it has: /clock is missing; if another version "
+        "of marlflow wrote it, only that version resumes from it"
     )
 
 

@@ -49,16 +49,16 @@ def test_a_run_near_its_warm_start_and_its_beginning_continues_bit_for_bit(sourc
     for name in ("speaker", "listener"):
         assert resumed.metrics["learners"][name]["loss"]["kl_to_reference"] != 0.0
         state = resumed.trees[f"learner.{name}"]
-        assert not np.array_equal(state["published"], state["reference"])
+        assert not np.array_equal(state["published"], state["part.reference"])
     speaker = resumed.trees["learner.speaker"]
-    np.testing.assert_array_equal(speaker["reference"], load_policy(source, "speaker").flat)
+    np.testing.assert_array_equal(speaker["part.reference"], load_policy(source, "speaker").flat)
 
 
 def test_at_zero_it_learns_as_without_bit_for_bit_and_reports_the_divergence(tmp_path: Path) -> None:
     mf.train(tokens(None, WHOLE), tmp_path / "without")
     mf.train(tokens(0.0, WHOLE), tmp_path / "zero")
     first, second = (kept(tmp_path / name)["learner.speaker"] for name in ("without", "zero"))
-    reference = second.pop("reference")
+    reference = second.pop("part.reference")
     assert_equal(first, second)
     assert len(reference) == len(second["published"])
     last = reports(tmp_path / "zero")[-1]

@@ -184,7 +184,9 @@ class Counting:
 
     def reset(self, key: Any) -> Any:
         state = jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32)
-        return state, self.see(state)
+        # In another type than later ones, which is allowed.
+        step = self.see(state)
+        return state, step._replace(action_masks={"player": step.action_masks["player"].astype(jnp.int8)})
 
     def see(self, state: Any) -> Any:
         total, moves = state

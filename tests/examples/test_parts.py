@@ -94,7 +94,7 @@ def test_runs_with_them_continue_bit_for_bit(tmp_path: Path) -> None:
         "prey": replace(SMALL_PPO, parts=unit | {"near": mf.KLToReference(0.1)}),
     }
     resumed = resumes_exactly(small_run(policies=policies(**algorithms), env_steps=800), tmp_path, 400)
-    assert resumed.trees["learner.hunters"]["return_moments"][0] > 400
+    assert resumed.trees["learner.hunters"]["part.return_moments"][0] > 400
     loss = resumed.metrics["learners"]["hunters"]["loss"]
     assert loss["bonus"] > 0.0
     assert loss["distillation"] > 0.0

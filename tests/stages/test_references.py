@@ -110,13 +110,13 @@ def test_a_schedule_takes_precedence() -> None:
 
 def test_the_reference_stays_and_is_kept_bit_for_bit() -> None:
     learner, other = moved(), make_learner(NEAR, seed=5)
-    first = learner.state()["reference"].copy()
+    first = learner.state()["part.reference"].copy()
     before = learner.part_state("reference").actor.flat()
     batch = mf.KLToReference(0.5)(batch_of(learner), learner)
     learner.update(mf.Advantages(0.99, 0.95)(batch, learner), 2, 4)
     learner.publish()
     np.testing.assert_array_equal(learner.part_state("reference").actor.flat(), before)
-    np.testing.assert_array_equal(learner.state()["reference"], first)
+    np.testing.assert_array_equal(learner.state()["part.reference"], first)
     assert not np.array_equal(learner.published["hunter"].flat, before)
     assert not any(parameter.requires_grad for parameter in learner.part_state("reference").actor.parameters())
     other.load_state(learner.state())

@@ -196,7 +196,14 @@ class FunctionalRandomOpening(FunctionalWrapper):
 
     def reset(self, key: Any) -> tuple[Any, FunctionalStep]:
         begins, counts, plays = jax.random.split(key, 3)
-        first = self.env.reset(begins)
+        start, shown = self.env.reset(begins)
+
+        def moved(state: Any, step: FunctionalStep) -> FunctionalStep:
+            return self.env.step(key, state, self._random_actions(key, step))[1]
+
+        # A reset and a move may give one thing as a number and an array, or in two types.
+        form = jax.tree.map(_common, shown, _begun(jax.eval_shape(moved, start, shown)))
+        first = start, _as(shown, form)
 
         def move(number: Any, before: Any) -> Any:
             state, step, is_quiet = before
@@ -204,8 +211,7 @@ class FunctionalRandomOpening(FunctionalWrapper):
             state, step = self.env.step(steps, state, self._random_actions(chooses, step))
             quiet = [jnp.all(~jnp.asarray(of, bool)) for of in (*step.terminated.values(), *step.truncated.values())]
             quiet += [jnp.all(jnp.asarray(of) == 0) for of in step.rewards.values()]
-            begun = FunctionalStep(step.observations, decides=step.decides, action_masks=step.action_masks)
-            return state, begun, jnp.logical_and(is_quiet, jnp.all(jnp.stack(quiet)))
+            return state, _as(_begun(step), form), jnp.logical_and(is_quiet, jnp.all(jnp.stack(quiet)))
 
         count = jax.random.randint(counts, (), 0, self._moves + 1)
         state, step, is_quiet = jax.lax.fori_loop(0, count, move, (*first, jnp.asarray(True)))
@@ -224,6 +230,22 @@ class FunctionalRandomOpening(FunctionalWrapper):
             drawn = jax.random.categorical(jax.random.fold_in(key, number), scores)
             actions[name] = drawn + int(space.start)
         return actions
+
+
+def _begun(step: FunctionalStep) -> FunctionalStep:
+    """Return what agents see and may do, as a reset gives it."""
+    return FunctionalStep(step.observations, decides=step.decides, action_masks=step.action_masks)
+
+
+def _common(one: Any, other: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(jnp.broadcast_shapes(jnp.shape(one), other.shape), other.dtype)
+
+
+def _as(step: FunctionalStep, form: Any) -> FunctionalStep:
+    made: FunctionalStep = jax.tree.map(
+        lambda of, like: jnp.broadcast_to(jnp.asarray(of, like.dtype), like.shape), step, form
+    )
+    return made
 
 
 # The forms of shipped wrappers, by their names in `marlflow.env.wrappers`.

@@ -49,5 +49,5 @@ def test_two_workers_learn_as_inline_and_a_resume_goes_on(tmp_path: Path) -> Non
     assert last["multiplier"] > 0.0
     assert last["cost_mean"] is not None
     inline, over_ray = (kept(tmp_path / name)["learner.car"] for name in ("inline", "ray"))
-    for name in ("vector", "multiplier"):
+    for name in ("vector", "part.multiplier"):
         np.testing.assert_array_equal(over_ray[name], inline[name])
