@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain, count
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
 
 from marlflow.base.problems import Problem
@@ -79,7 +80,7 @@ def added_by(name: str, point: str) -> str:
 def with_stage(flow: Flow[Any], operator: Callable[..., Any], learner: Any, origin: str) -> Flow[Any]:
     """Return `flow` with a stage of a part, under a name of its own: operators of two parts may have the same."""
     taken, own = {stage.name for stage in flow.upstream()}, name_of(operator)
-    names = (own, *(f"{own} ({origin}{number})" for number in ("", *(f", {n}" for n in range(2, len(taken) + 3)))))
+    names = chain([own, f"{own} ({origin})"], (f"{own} ({origin}, {number})" for number in count(2)))
     stage = flow.then(operator, at=learner, name=next(name for name in names if name not in taken))
     return replace(stage, added_by=origin)
 
