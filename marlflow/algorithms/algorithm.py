@@ -51,7 +51,7 @@ def infos_of(members: Mapping[str, Member]) -> dict[str, At]:
 STOCHASTIC_ACTIONS = ("Discrete", "MultiDiscrete", "MultiBinary", "Box")
 """The action spaces of policy gradients with a softmax or Gaussian policy."""
 
-# Of the annotation of a field whose value may be a schedule.
+# Is in the annotation of a field whose value may be a schedule.
 _MAY_BE_SCHEDULED: Final = r"\b(ScheduledFloat|OrSchedule|Schedule)\b"
 
 Experience: TypeAlias = Literal["on-policy", "off-policy", "offline", "none"]
@@ -224,7 +224,7 @@ class TorchAlgorithm(LossSettings):
         return network
 
     def whole_losses(self, members: Mapping[str, Member]) -> Sequence[LossGroup]:
-        """Make the loss groups of a learner, with those of its parts."""
+        """Make the loss groups of a learner, the groups of its parts included."""
         groups = as_groups(self._losses_of(members))
         for part in self.used_parts.values():
             groups = part.losses(groups, self, members)

@@ -1,4 +1,4 @@
-"""The numbers in infos that rows have as columns: those that parts of algorithms read, and those that policies name."""
+"""The numbers in infos that rows have as columns, because a part of an algorithm reads them or a policy names them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _AT: Mapping[str, At] = {"credited": "sum", "info": "end"}
 
 
 def columns_of_rows(algorithm: object, named: Mapping[str, str]) -> dict[str, At]:
-    """Return the info columns of a policy's rows: those `named`, by kind, and those that its algorithm's parts read."""
+    """Return the info columns of a policy's rows: the `named` ones, by kind, and all that its algorithm's parts read."""
     credited: dict[str, At] = {name: "sum" for part in parts_of(algorithm).values() for name in part.credited}
     return {**{name: _AT[kind] for name, kind in named.items()}, **credited}
 

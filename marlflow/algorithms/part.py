@@ -47,7 +47,7 @@ class Part:
     def losses(
         self, groups: Sequence[LossGroup], algorithm: TorchAlgorithm, members: Mapping[str, Member]
     ) -> Sequence[LossGroup]:
-        """Return the learner's loss groups, given those of the algorithm and of the parts before; see `beside`."""
+        """Return the learner's loss groups; `groups` are of the algorithm and earlier parts; see `beside`."""
         return groups
 
     def extra_losses(self) -> ExtraLosses:

@@ -15,7 +15,7 @@ from marlflow.runtime.spec import RunSpec
 
 @dataclass(frozen=True)
 class CheckContext:
-    """What is known of an experiment, and the problems that earlier phases found.
+    """An experiment as far as it is known, and the problems that earlier phases found.
 
     `env` is the environment as it was inspected, and `spec` the run's; None where they are not known, which ends the
     phases that need them.

@@ -62,7 +62,7 @@ def unknown_key(path: str, key: str, known: Collection[str], owner: str) -> str:
 
 
 def with_parts(policy: Any) -> Any:
-    """Return a recorded policy, as plain data, with settings that have become those of parts as parts."""
+    """Return a recorded policy, as plain data, with parts in place of the settings that they have replaced."""
     algorithm = policy.get("algorithm") if isinstance(policy, Mapping) else None
     if not isinstance(algorithm, Mapping) or not algorithm.keys() & _PARTS.keys():
         return policy

@@ -126,7 +126,7 @@ class Callbacks(Service):
             report["callbacks"] = {name: numbers for name, numbers in found.items() if numbers}
 
     def state(self) -> Tree:
-        # Of a callback that fails, the last state.
+        # A callback that fails keeps its last state.
         for each in self._all:
             if each.file is None and not each.is_off:
                 try:

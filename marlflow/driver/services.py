@@ -92,7 +92,7 @@ class RunServices:
         return BudgetedWorkers(workers, self.budget)
 
     def _make(self, parts: RunComponents, shutdown: GracefulShutdown) -> None:
-        """Make all services, each from those that it needs; they are called in the order of the table."""
+        """Make all services, each from the services that it needs; they are called in the order of the table."""
         checked, experiment, spec = self._checked, self._checked.experiment, self._checked.spec
         metrics, budget, executor, callbacks = self.metrics, self.budget, self.executor, self.reporting.callbacks
         notices, progress = Notices(checked, metrics, self._console), DatasetProgress(spec.records)

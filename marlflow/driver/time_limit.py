@@ -35,7 +35,7 @@ class RunClock(Service):
         return time.perf_counter() - self.began_s
 
     def begin(self) -> None:
-        # What was set up before does not count.
+        # Setting up does not count.
         self.began_s = time.perf_counter() - self._before_s
 
     async def after_round(self, round: Round) -> None:

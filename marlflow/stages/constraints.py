@@ -36,7 +36,7 @@ class UpdateMultiplier:
             rate = now.get("CostLimit.multiplier_learning_rate", self.learning_rate)
             multiplier: Multiplier = cast("Any", learner).part_state(MULTIPLIER)
             if (value := multiplier.step(now, limit, rate)) != now.get(MULTIPLIER):
-                # Losses are told too.
+                # Losses weigh costs by it, too.
                 learner.set_schedule({MULTIPLIER: value})
         return batch
 
