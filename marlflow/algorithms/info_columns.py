@@ -11,7 +11,7 @@ _AT: Mapping[str, At] = {"credited": "sum", "info": "end"}
 
 
 def columns_of_rows(algorithm: object, named: Mapping[str, str]) -> dict[str, At]:
-    """Return the info columns of a policy's rows: the `named` ones, by kind, and all that its algorithm's parts read."""
+    """Return the info columns of a policy's rows: the `named` ones, by kind, and all that parts read."""
     credited: dict[str, At] = {name: "sum" for part in parts_of(algorithm).values() for name in part.credited}
     return {**{name: _AT[kind] for name, kind in named.items()}, **credited}
 

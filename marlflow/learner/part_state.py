@@ -1,4 +1,4 @@
-"""The state that a part of an algorithm keeps at its learner: saved in checkpoints, restored on a resume, and reported."""
+"""The state that a part of an algorithm keeps at its learner: saved in checkpoints, restored, and reported."""
 
 from __future__ import annotations
 
