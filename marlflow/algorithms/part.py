@@ -101,7 +101,9 @@ def part_problems(algorithm: TorchAlgorithm, parts: Mapping[str, Part], spaces: 
     terms = dict.fromkeys(algorithm.extra_losses, "extra_losses")
     states: dict[str, str] = {}
     for name, part in parts.items():
-        yield from part.validate(algorithm, spaces, model) or ()
+        if unfit := list(part.validate(algorithm, spaces, model) or ()):
+            yield from unfit
+            continue
         if (other := by_kind.setdefault(kind_of(part), name)) != name:
             message = f"has two parts of the kind {kind_of(part)}, {other!r} and {name!r}"
             yield Problem(message, algorithm.name, remedy=f"set parts.{name}=null")
