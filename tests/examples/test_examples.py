@@ -161,6 +161,13 @@ def test_heaters_keep_a_limit_that_has_a_price(tmp_path: Path) -> None:
     assert abs(price - 1.11) < 0.1
 
 
+def test_curiosity_finds_what_plain_ppo_never_sees(tmp_path: Path) -> None:
+    said = said_by("10_curiosity_in_a_maze.py", "3", folder=tmp_path)
+    plain, curious = re.findall(NUMBER + "%", said)
+    assert int(plain) == 0
+    assert int(curious) >= 90
+
+
 def test_every_example_is_run_here() -> None:
     tests = Path(__file__).read_text(encoding="utf-8")
     forgotten = [path.name for path in EXAMPLES.glob("[0-9]*.py") if f'"{path.name}"' not in tests]
