@@ -28,7 +28,7 @@ from marlflow.policy.tensors import as_tensor, read_flat
 
 @dataclass(frozen=True)
 class KLToReference(Part):
-    """Subtracts the divergence from a reference policy from each reward; it is its own stage.
+    """Lowers each reward by the divergence from a reference policy.
 
     r <- r - beta (log pi_behavior(a|s) - log pi_reference(a|s)), per decision and in nats, whose expectation is beta
     times the Kullback-Leibler divergence. The reference is the learner's actor as it was at the start of the run, after

@@ -26,6 +26,7 @@ from marlflow.sampling.receipts import Fault
 
 log = logging.getLogger("marlflow")
 
+# Floats end at 1.8e308, and trackers take nothing else.
 _TOO_LARGE: Final = 10**308
 
 MOST_FAILURES_IN_A_ROW: Final = 5
