@@ -23,7 +23,7 @@ from pathlib import Path
 from marlflow.algorithms.ppo import PPO
 from marlflow.config.experiment import Env, Evaluation, Experiment, Log, Policy, Rollouts, Stop
 from marlflow.driver.train import train
-from marlflow.env.cartpole_team import parallel_env
+from marlflow.env.games.cartpole_team import parallel_env
 from marlflow.observe.sinks import read_metrics
 from marlflow.sampling.mapping import Rule
 

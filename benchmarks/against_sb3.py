@@ -29,8 +29,8 @@ from stable_baselines3.common.logger import Logger
 
 import marlflow as mf
 from marlflow.algorithms.algorithm import Member
-from marlflow.base.batch import Batch, EstimatedBatch
 from marlflow.base.spaces import Spaces
+from marlflow.batches.batch import Batch, EstimatedBatch
 from marlflow.flow.protocols import stage_call
 from marlflow.learner.compute import ON_CPU
 from marlflow.runtime.stage_chain import run_chain

@@ -49,7 +49,9 @@ class Batched:
 
 CASES = (
     Batched(
-        Case("cartpole_team", 0.0, "marlflow.env.cartpole_team.parallel_env", rules=(Rule("*", "all"),), ticks=64),
+        Case(
+            "cartpole_team", 0.0, "marlflow.env.games.cartpole_team.parallel_env", rules=(Rule("*", "all"),), ticks=64
+        ),
         num_envs=1024,
         bar=4.0,
         workers=2,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from marlflow.env.wrapping import change_observations
+from marlflow.env.wrappers.wrapping import change_observations
 
 # Right, up, left, down, stay.
 _MOVES = ((0, 1), (-1, 0), (0, -1), (1, 0), (0, 0))

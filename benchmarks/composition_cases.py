@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.team_case import Case, learns_with, on_game
 from benchmarks.token_answers import far_from_reference, near_reference, pays_for_leaving
-from marlflow.env import cliff
+from marlflow.env.games import cliff
 
 _SHORT = (
     "env.num_envs=8",
@@ -58,7 +58,7 @@ _CLIFF = (
     "stop.env_steps=25000",
     "record=dataset",
 )
-_SHIELDED = (*_CLIFF, "wrappers=shield", "env.wrappers.shield.safe=marlflow.env.cliff.stays_up")
+_SHIELDED = (*_CLIFF, "wrappers=shield", "env.wrappers.shield.safe=marlflow.env.games.cliff.stays_up")
 _CLIFF_CASES = (
     Case("cliff_shielded", _SHIELDED, -13, -13, policy="first", count=falls),
     Case("cliff", _CLIFF, policy="first", is_control=True, count=falls, counted_from=1, counted_to=math.inf),
@@ -73,7 +73,7 @@ _THEN = (
 )
 _TASK = (
     "wrappers=automaton",
-    "env.wrappers.automaton.labels=marlflow.env.gridworld.labels",
+    "env.wrappers.automaton.labels=marlflow.env.games.gridworld.labels",
     "env.wrappers.automaton.sees=env",
     f"env.wrappers.automaton.automaton={_THEN}",
 )
@@ -155,7 +155,7 @@ _SIGN = (
     "env.wrappers.managed.manager=manager",
     "env.wrappers.managed.manager_sees=state",
     "env.wrappers.managed.worker_share=0.0",
-    "env.wrappers.managed.intrinsic=marlflow.env.sign.reached",
+    "env.wrappers.managed.intrinsic=marlflow.env.games.sign.reached",
     *_SHORT,
     "evaluation.final_episodes=100",
 )

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
-from marlflow.base.items import Weights
+from marlflow.batches.items import Weights
 from marlflow.config.checked import CheckedExperiment
 from marlflow.policy.actor import Actor, EvaluationMode
 from marlflow.policy.connect_four import one_ply
 from marlflow.policy.scripted import CallableActor, RandomActor
-from marlflow.runtime.saved_league import SavedRun, league_of, saved_run
-from marlflow.runtime.saved_policies import saved_policy
+from marlflow.runs.saved_league import SavedRun, league_of, saved_run
+from marlflow.runs.saved_policies import saved_policy
 from marlflow.sampling import RolloutWorker, SamplerConfig
 from marlflow.sampling.protocol import EvaluationRequest, FrozenPolicy
 

@@ -19,8 +19,9 @@ from gymnasium import spaces
 from marlflow.algorithms.algorithm import Member
 from marlflow.algorithms.dqn import DQN
 from marlflow.algorithms.ppo import PPO
-from marlflow.base.batch import Array, EstimatedBatch, Transitions
+from marlflow.base.arrays import Array
 from marlflow.base.spaces import Spaces
+from marlflow.batches.batch import EstimatedBatch, Transitions
 from marlflow.learner.compute import Compute
 from marlflow.learner.learner import TorchLearner
 from marlflow.policy.torso import CNN, MLP, TorsoConfig

@@ -33,7 +33,7 @@ from marlflow.config.experiment import (
     Stop,
 )
 from marlflow.driver.train import _run_exclusively
-from marlflow.env.cartpole_team import parallel_env
+from marlflow.env.games.cartpole_team import parallel_env
 from marlflow.runtime.resources import Machines
 from marlflow.sampling.mapping import Rule
 

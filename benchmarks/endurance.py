@@ -36,7 +36,7 @@ from marlflow.config.experiment import (
     Stop,
 )
 from marlflow.driver.train import train
-from marlflow.env.cartpole_team import parallel_env
+from marlflow.env.games.cartpole_team import parallel_env
 from marlflow.observe.sinks import read_metrics
 
 MIB = 2**20

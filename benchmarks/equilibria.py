@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from open_spiel.python.algorithms.best_response import BestResponsePolicy
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.checks.validation import from_config, ready
 from marlflow.config.checked import CheckedExperiment
 from marlflow.config.compose import composing
@@ -21,8 +21,8 @@ from marlflow.config.overrides import prepare
 from marlflow.league.exploitability import InformationStates
 from marlflow.league.solvers import nash
 from marlflow.policy.actor import EvaluationMode
-from marlflow.runtime.saved_league import SavedLeague, league_of, saved_run
-from marlflow.runtime.saved_policies import saved_policy
+from marlflow.runs.saved_league import SavedLeague, league_of, saved_run
+from marlflow.runs.saved_policies import saved_policy
 
 Solver = Callable[[Array], list[Array]]
 

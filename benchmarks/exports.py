@@ -32,7 +32,7 @@ from torch.overrides import TorchFunctionMode
 
 from benchmarks.export_cases import CASES, Case
 from benchmarks.outside_marlflow import outside
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.checks.validation import ready
 from marlflow.cli.main import main as marlflow
 from marlflow.driver.entrants import Entrant

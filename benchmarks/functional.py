@@ -28,8 +28,8 @@ if __name__ == "__main__":
 import numpy as np
 import torch
 
-from marlflow.base.items import Weights
 from marlflow.base.spaces import Spaces
+from marlflow.batches.items import Weights
 from marlflow.env.batched.protocol import BatchedEnv
 from marlflow.env.make import EnvMaker
 from marlflow.policy.actor import Actor

@@ -31,16 +31,16 @@ if __name__ == "__main__":
 import numpy as np
 import torch
 
-from marlflow.base.items import Weights
 from marlflow.base.spaces import Spaces
+from marlflow.batches.items import Weights
 from marlflow.env import open_adapter
 from marlflow.env.make import EnvMaker, make_environment
+from marlflow.matchmaking.dealer import Dealer
+from marlflow.matchmaking.matchmakers import AllowedSeats, EpisodeId
 from marlflow.policy.actor import Actor
 from marlflow.policy.actor_critic import stochastic_actor
 from marlflow.policy.torso import MLP
 from marlflow.sampling import RolloutWorker, SamplerConfig
-from marlflow.sampling.dealer import Dealer
-from marlflow.sampling.matchmaking import AllowedSeats, EpisodeId
 from marlflow.sampling.population import PopulationChange
 from marlflow.sampling.protocol import Matchup, Request
 

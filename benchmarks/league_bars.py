@@ -23,26 +23,26 @@ import numpy as np
 import psutil
 
 from marlflow.algorithms.ppo import PPO
-from marlflow.base.items import Weights
 from marlflow.base.serialization import from_bytes, to_bytes
+from marlflow.batches.items import Weights
 from marlflow.checks.validation import ready
 from marlflow.config.experiment import CheckpointConfig, Env, Evaluation, Experiment, Log, Policy, Rollouts, Stop
 from marlflow.config.league import league_matchmaker
 from marlflow.driver.stored_members import StoredMembers
 from marlflow.driver.train import train
-from marlflow.env import openspiel
+from marlflow.env.simulators import openspiel
 from marlflow.league import PFSP, Fictitious, League, MatchRules, SnapshotRules
 from marlflow.league.dealing import LeagueMatchmaker
 from marlflow.league.matches import play_matches
 from marlflow.league.sides import default_sides
+from marlflow.matchmaking.dealer import Dealer, DealtWorkers
+from marlflow.matchmaking.matchmakers import AllowedSeats
 from marlflow.policy.torso import MLP
-from marlflow.runtime.checkpoints import CheckpointStore
-from marlflow.runtime.frozen_policies import frozen_file
+from marlflow.runs.checkpoints import CheckpointStore
+from marlflow.runs.frozen_policies import frozen_file
 from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.ray.remote_worker import RemoteWorker, SharedRequest
 from marlflow.runtime.relocation import DriverPlace
-from marlflow.sampling.dealer import Dealer, DealtWorkers
-from marlflow.sampling.matchmaking import AllowedSeats
 from marlflow.sampling.protocol import Assign, EvaluationRequest, Request, Round, Workers
 from marlflow.sampling.receipts import Evaluated
 

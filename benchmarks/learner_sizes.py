@@ -32,8 +32,8 @@ from torch import Tensor, nn
 
 from marlflow.algorithms.dqn import DQNLoss
 from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
-from marlflow.base.batch import Batch, EstimatedBatch, Transitions
 from marlflow.base.spaces import Spaces
+from marlflow.batches.batch import Batch, EstimatedBatch, Transitions
 from marlflow.compiled import xla
 from marlflow.learner.compiled_updates import STEPS_AHEAD
 from marlflow.learner.learner import TorchLearner

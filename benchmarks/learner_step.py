@@ -31,8 +31,8 @@ from torch import Tensor
 
 import marlflow as mf
 from marlflow.algorithms.ppo_loss import PPOLoss
-from marlflow.base.items import Update
 from marlflow.base.spaces import Spaces
+from marlflow.batches.items import Update
 from marlflow.checks.validation import from_config
 from marlflow.config.compose import composing
 from marlflow.config.experiment import Evaluation, Experiment, Log, RuntimeConfig, Stop

@@ -15,15 +15,16 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from marlflow.base.batch import Array, Batch
-from marlflow.base.items import Weights
+from marlflow.base.arrays import Array
 from marlflow.base.serialization import from_bytes
+from marlflow.batches.batch import Batch
+from marlflow.batches.items import Weights
 from marlflow.checks.validation import from_config, ready
 from marlflow.config.compose import composing
 from marlflow.config.experiment import Experiment
 from marlflow.config.overrides import prepare
-from marlflow.runtime.checkpoint_files import learner_file
-from marlflow.runtime.saved_runs import newest
+from marlflow.runs.checkpoint_files import learner_file
+from marlflow.runs.saved_runs import newest
 from marlflow.runtime.spec import RunSpec
 from marlflow.sampling import RolloutWorker, SamplerConfig
 from marlflow.sampling.protocol import Request

@@ -18,7 +18,7 @@ import ray
 
 from marlflow.checks.validation import ready
 from marlflow.config.experiment import Env, Evaluation, Experiment, Log, Policy, Rollouts, RuntimeConfig
-from marlflow.env.cartpole_team import CartPoleTeam
+from marlflow.env.games.cartpole_team import CartPoleTeam
 from marlflow.runtime.ray import RayRuntime
 from marlflow.sampling.messages import News
 from marlflow.sampling.protocol import Request

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.trained.exported_files import Session
 
 _LENGTH = 8

@@ -27,8 +27,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from marlflow.env import lbf
 from marlflow.env.functional.lbf import ForagingGame
+from marlflow.env.simulators import lbf
 
 EPISODE: Final = 50
 ENVS, REPLAY, BATCH, HIDDEN = 16, 5_000, 32, 128

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import ray
 
-from marlflow.base.items import Weights
+from marlflow.batches.items import Weights
 from marlflow.sampling.protocol import Request
 from marlflow.sampling.receipts import EpisodeResult, PolicyReceipt, Receipt
 

@@ -12,8 +12,8 @@ import supersuit
 import torch
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.base.items import as_it_is
 from marlflow.base.spaces import Spaces
+from marlflow.batches.items import as_it_is
 from marlflow.env import open_adapter
 from marlflow.env.batched.versions import batched_maker
 from marlflow.env.make import import_factory, make_environment
@@ -95,7 +95,7 @@ CASES = (
     Case(
         "cartpole_team",
         0.55,
-        "marlflow.env.cartpole_team.parallel_env",
+        "marlflow.env.games.cartpole_team.parallel_env",
         rules=(Rule("cart_[01]", "left"), Rule("cart_[23]", "right")),
         num_envs=128,
         ticks=64,

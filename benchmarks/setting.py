@@ -12,7 +12,7 @@ from marlflow.algorithms.ppo import PPO
 from marlflow.checks.validation import ready
 from marlflow.config.checked import CheckedExperiment
 from marlflow.config.experiment import Env, Evaluation, Experiment, Log, Policy, Rollouts, RuntimeConfig
-from marlflow.env.cartpole_team import parallel_env
+from marlflow.env.games.cartpole_team import parallel_env
 from marlflow.runtime.protocol import RunComponents
 from marlflow.runtime.ray import RayRuntime
 from marlflow.sampling.mapping import Rule

@@ -18,7 +18,7 @@ from typing import Any
 from ray import cloudpickle
 
 from marlflow.base.errors import RuntimeFailed
-from marlflow.base.items import Inserted, Update
+from marlflow.batches.items import Inserted, Update
 from marlflow.flow import StageTimes
 from marlflow.runtime.protocol import RunComponents, RuntimeState
 from marlflow.runtime.ray import RayRuntime

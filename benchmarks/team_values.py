@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from benchmarks.equilibria import checked
 from benchmarks.team_answers import TWO_STEP, Kinds, relay_return, relay_values
-from marlflow.runtime.saved_league import learner_state, saved_run
+from marlflow.runs.saved_league import learner_state, saved_run
 
 Table = NDArray[np.float64]
 Probe: TypeAlias = Callable[["TeamValues"], tuple[float, str]]

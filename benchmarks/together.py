@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.setting import bare_per_s, experiment, set_up
-from marlflow.base.items import Packed
+from marlflow.batches.items import Packed
 from marlflow.config.checked import CheckedExperiment
 from marlflow.config.experiment import Experiment
 from marlflow.config.plans import RoundHooks, build_plan

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 import marlflow as mf
-from marlflow.base.batch import Array
-from marlflow.env import token_signal
+from marlflow.base.arrays import Array
+from marlflow.env.games import token_signal
 
 CLASSES, VOCABULARY, LENGTH = 8, 8, 4
 

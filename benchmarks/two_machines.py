@@ -31,7 +31,7 @@ from marlflow.config.experiment import (
     RuntimeConfig,
 )
 from marlflow.config.plans import RoundHooks, build_plan
-from marlflow.env.cartpole_team import parallel_env
+from marlflow.env.games.cartpole_team import parallel_env
 from marlflow.flow import Executor
 from marlflow.runtime.ray import RayRuntime
 from marlflow.runtime.spec import Resources

@@ -20,8 +20,8 @@ sys.path.insert(0, str(ROOT))
 import marlflow as mf  # noqa: E402  where it is, is only known above
 from marlflow.algorithms.algorithm import Algorithm, needs_state  # noqa: E402
 from marlflow.algorithms.shipped import SHIPPED  # noqa: E402
-from marlflow.env import cartpole_family, guess_number, pendulum_team  # noqa: E402
-from marlflow.env.wrappers import joint_state  # noqa: E402
+from marlflow.env.games import cartpole_family, guess_number, pendulum_team  # noqa: E402
+from marlflow.env.wrappers.shipped import joint_state  # noqa: E402
 from marlflow.flow import source  # noqa: E402
 from marlflow.runtime.inline import InlinePlace  # noqa: E402
 

@@ -90,7 +90,7 @@ def env(name: str) -> tuple[str, ...]:
 
 def full_disk(*words: str) -> str:
     """Run while the disk refuses every checkpoint."""
-    with patch("marlflow.runtime.checkpoints.os.fsync", faulty.no_space):
+    with patch("marlflow.runs.checkpoints.os.fsync", faulty.no_space):
         return run(*words)
 
 

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from marlflow.env.cartpole_team import CartPoleTeam
+from marlflow.env.games.cartpole_team import CartPoleTeam
 
 
 class Faulty(CartPoleTeam):

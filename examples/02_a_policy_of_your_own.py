@@ -18,7 +18,7 @@ from pettingzoo import ParallelEnv
 from torch import Tensor, nn
 
 import marlflow as mf
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.random import RowRandom
 
 ROCK, PAPER, SCISSORS = range(3)

@@ -16,9 +16,9 @@ from gymnasium.spaces import Box, Discrete
 from pettingzoo import ParallelEnv
 
 import marlflow as mf
-from marlflow.base.batch import Batch
-from marlflow.base.items import Fragment, Update
 from marlflow.base.schedules import initial_value
+from marlflow.batches.batch import Batch
+from marlflow.batches.items import Fragment, Update
 from marlflow.flow import Flow, Plan
 from marlflow.learner.protocol import Learner
 from marlflow.replay.protocol import Replay

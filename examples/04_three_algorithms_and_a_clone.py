@@ -10,7 +10,7 @@ alone, and plays episodes only for evaluation.
 import torch
 
 import marlflow as mf
-from marlflow.env import cartpole_team
+from marlflow.env.games import cartpole_team
 from marlflow.learner.optimizer import TorchOptimizer
 
 ENV_STEPS = 10_000

@@ -13,7 +13,7 @@ import numpy as np
 
 import marlflow as mf
 from marlflow.league.standings import standings, standings_text
-from marlflow.runtime.saved_league import saved_league
+from marlflow.runs.saved_league import saved_league
 
 
 @dataclass(frozen=True)

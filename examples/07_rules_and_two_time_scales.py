@@ -17,9 +17,9 @@ from gymnasium.spaces import Box, Discrete
 from pettingzoo import ParallelEnv
 
 import marlflow as mf
-from marlflow.env.automaton_task import automaton
-from marlflow.env.managed import managed
-from marlflow.env.shield import shield
+from marlflow.env.wrappers.automaton_task import automaton
+from marlflow.env.wrappers.managed import managed
+from marlflow.env.wrappers.shield import shield
 
 # P is where parcels are, D the door, and x a pit; the courier starts at S.
 FLOOR = ("P..x", ".S..", "...D")

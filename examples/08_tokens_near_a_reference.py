@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 import marlflow as mf
-from marlflow.env import token_signal
+from marlflow.env.games import token_signal
 
 CLASSES, LENGTH, VOCABULARY = 8, 4, 8
 SEES = 1 + VOCABULARY + CLASSES

@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from marlflow.algorithms.scripted import Random, Scripted
     from marlflow.algorithms.td3 import TD3
     from marlflow.algorithms.vdn import VDN
-    from marlflow.base.batch import Batch, Decisions, EstimatedBatch, Transitions
     from marlflow.base.errors import (
         ActorLost,
         BudgetExceeded,
@@ -77,16 +76,17 @@ if TYPE_CHECKING:
         UserCodeFailed,
         WeightsMismatch,
     )
-    from marlflow.base.items import Fragment, Gradients, JointFragment, Update
-    from marlflow.base.joint import EstimatedJointBatches, JointBatch, JointBatches
-    from marlflow.base.joint_segments import JointSegments
-    from marlflow.base.joint_sequence_transitions import JointSequenceTransitions
-    from marlflow.base.joint_transitions import JointTransitions
     from marlflow.base.problems import Problem
     from marlflow.base.random import RowRandom
     from marlflow.base.ranges import Range
     from marlflow.base.schedules import CosineDecay, Linear, PiecewiseConstant, ScheduledFloat, initial_value
-    from marlflow.base.train_batch import TrainBatch
+    from marlflow.batches.batch import Batch, Decisions, EstimatedBatch, Transitions
+    from marlflow.batches.items import Fragment, Gradients, JointFragment, Update
+    from marlflow.batches.joint import EstimatedJointBatches, JointBatch, JointBatches
+    from marlflow.batches.joint_segments import JointSegments
+    from marlflow.batches.joint_sequence_transitions import JointSequenceTransitions
+    from marlflow.batches.joint_transitions import JointTransitions
+    from marlflow.batches.train_batch import TrainBatch
     from marlflow.check_env import Trial, check_environment
     from marlflow.config.checked import CheckedExperiment
     from marlflow.config.experiment import (
@@ -152,6 +152,8 @@ if TYPE_CHECKING:
     from marlflow.learner.optimizer import Adam, Optimizer, TorchOptimizer
     from marlflow.learner.part_state import PartState
     from marlflow.learner.protocol import Learner
+    from marlflow.matchmaking.matchmakers import EpisodeId, Matchmaker, RandomSeats, StatefulMatchmaker
+    from marlflow.matchmaking.results import ResultsMatchmaker
     from marlflow.observe.callback import Callback, EvaluateNow, EvaluationEvent, FaultEvent, RunEnd, StopRun
     from marlflow.observe.early_stop import EarlyStop
     from marlflow.observe.mlflow import MlflowSink
@@ -170,9 +172,7 @@ if TYPE_CHECKING:
     from marlflow.runtime.resources import Machines
     from marlflow.runtime.spec import InferencePlacement, LearnerPlacement, Resources
     from marlflow.sampling.mapping import Rule
-    from marlflow.sampling.matchmaking import EpisodeId, Matchmaker, RandomSeats, StatefulMatchmaker
     from marlflow.sampling.population import PopulationChange, PopulationMatchmaker, Reset, ResettingMatchmaker
-    from marlflow.sampling.results import ResultsMatchmaker
     from marlflow.stages import (
         Adapt,
         Advantages,

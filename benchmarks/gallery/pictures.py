@@ -17,7 +17,7 @@ from PIL import Image
 import marlflow as mf
 from benchmarks.gallery.cases import EPISODES, LEAST_ENV_STEPS
 from benchmarks.gallery.results import EVALUATION_SEED
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.env.opening import open_adapter
 from marlflow.html_report.charts import CurveLine, drawn_curves, look
 from marlflow.html_report.measures import ReturnSeries

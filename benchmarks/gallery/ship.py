@@ -12,8 +12,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from marlflow.runtime import shipped_runs
-from marlflow.runtime.saved_runs import EXPERIMENT, newest
+from marlflow.runs import shipped_runs
+from marlflow.runs.saved_runs import EXPERIMENT, newest
 
 GALLERY = Path(shipped_runs.__file__).parent / "gallery"
 _RUN = "run.json"

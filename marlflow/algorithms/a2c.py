@@ -13,12 +13,12 @@ from typing import ClassVar
 from torch import Tensor
 
 from marlflow.algorithms.algorithm import STOCHASTIC_ACTIONS, Capabilities, LearningAlgorithm
-from marlflow.base.batch import EstimatedBatch
-from marlflow.base.critic_input import OWN_OBSERVATION, CriticSees
-from marlflow.base.items import Fragment
 from marlflow.base.ranges import CountOrZero, Discount, LearningRate, Share, SmallCount, Steps, Threshold, Weight
 from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
+from marlflow.batches.batch import EstimatedBatch
+from marlflow.batches.critic_input import OWN_OBSERVATION, CriticSees
+from marlflow.batches.items import Fragment
 from marlflow.flow import Flow, Plan
 from marlflow.learner.loss import LossFunction, LossTerms
 from marlflow.learner.optimizer import Adam, Optimizer

@@ -12,13 +12,13 @@ from gymnasium import spaces as gym
 
 from marlflow.algorithms.memory_needs import Memory, memory_problems
 from marlflow.algorithms.part import Part, Point, added_by, part_problems, scheduled_parts, with_stage
-from marlflow.base.critic_input import OWN_OBSERVATION, CriticSees, critic_input_problems
 from marlflow.base.info_columns import At
-from marlflow.base.items import Fragment
 from marlflow.base.problems import Problem, ProblemKind
 from marlflow.base.ranges import LearningRate, Threshold
 from marlflow.base.schedules import OrSchedule, Schedule, initial_value, scheduled
 from marlflow.base.spaces import Spaces
+from marlflow.batches.critic_input import OWN_OBSERVATION, CriticSees, critic_input_problems
+from marlflow.batches.items import Fragment
 from marlflow.flow import Flow, Plan
 from marlflow.flow.relocate import Where
 from marlflow.learner.compiled_updates import Compile

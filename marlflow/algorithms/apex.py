@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from marlflow.algorithms.dqn import DQN
-from marlflow.base.items import Fragment
 from marlflow.base.ranges import Count, Noise, Processes, Share
 from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
+from marlflow.batches.items import Fragment
 from marlflow.flow import AgentSteps, AtMost, Flow, Freely, Plan, Rotation, merge, source
 from marlflow.flow.relocate import Where
 from marlflow.learner.protocol import Learner

@@ -16,11 +16,11 @@ from torch import Tensor
 from marlflow.algorithms.a2c import ActorCriticAlgorithm
 from marlflow.algorithms.algorithm import STOCHASTIC_ACTIONS, Capabilities
 from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
-from marlflow.base.batch import EstimatedBatch
-from marlflow.base.items import Fragment
 from marlflow.base.ranges import Count, Share, SmallCount, Steps, Threshold
 from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
+from marlflow.batches.batch import EstimatedBatch
+from marlflow.batches.items import Fragment
 from marlflow.flow import Flow, Plan
 from marlflow.learner.loss import LossFunction, LossTerms
 from marlflow.learner.protocol import Learner

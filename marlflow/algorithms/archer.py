@@ -14,8 +14,6 @@ import torch
 
 from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm, Member
 from marlflow.algorithms.archer_loss import TokenActorLoss, TokenBaselineLoss, UtteranceCriticsLoss
-from marlflow.base.batch import EstimatedBatch, Transitions
-from marlflow.base.items import Fragment
 from marlflow.base.problems import Problem
 from marlflow.base.ranges import (
     ActorLearningRate,
@@ -32,7 +30,9 @@ from marlflow.base.ranges import (
 )
 from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
-from marlflow.base.utterances import utterance_layout, utterance_problems
+from marlflow.batches.batch import EstimatedBatch, Transitions
+from marlflow.batches.items import Fragment
+from marlflow.batches.utterances import utterance_layout, utterance_problems
 from marlflow.flow import Flow, InTurn, Plan, source
 from marlflow.learner.loss_groups import LossGroup
 from marlflow.learner.optimizer import Adam, Optimizer

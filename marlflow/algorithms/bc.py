@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm
-from marlflow.base.batch import Batch
-from marlflow.base.items import Fragment
 from marlflow.base.ranges import LearningRate, SmallCount, Steps, Threshold
 from marlflow.base.schedules import OrSchedule
 from marlflow.base.spaces import Spaces
+from marlflow.batches.batch import Batch
+from marlflow.batches.items import Fragment
 from marlflow.flow import Flow, Plan
 from marlflow.learner.loss import LossTerms
 from marlflow.learner.optimizer import Adam, Optimizer

@@ -15,11 +15,11 @@ import torch
 
 from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm, Member
 from marlflow.algorithms.bc import BCLoss, Cloner
-from marlflow.base.batch import Decisions
-from marlflow.base.items import Fragment
 from marlflow.base.ranges import LearningRate, Steps, StepsOrZero, Threshold
 from marlflow.base.schedules import OrSchedule
 from marlflow.base.spaces import Spaces
+from marlflow.batches.batch import Decisions
+from marlflow.batches.items import Fragment
 from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
 from marlflow.learner.optimizer import Adam, Optimizer
 from marlflow.learner.protocol import Learner

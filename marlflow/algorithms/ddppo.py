@@ -12,8 +12,8 @@ from typing import ClassVar
 
 from marlflow.algorithms.algorithm import Capabilities
 from marlflow.algorithms.ppo import PPO
-from marlflow.base.items import Fragment
 from marlflow.base.schedules import initial_value
+from marlflow.batches.items import Fragment
 from marlflow.flow import Flow, Plan
 from marlflow.learner.protocol import Learner
 from marlflow.replay.protocol import Replay

@@ -15,8 +15,6 @@ from marlflow.algorithms.algorithm import Capabilities
 from marlflow.algorithms.c51_loss import C51Loss
 from marlflow.algorithms.dqn_loss import DQNLoss
 from marlflow.algorithms.off_policy import OffPolicyAlgorithm
-from marlflow.base.batch import Transitions
-from marlflow.base.items import Fragment
 from marlflow.base.problems import Problem
 from marlflow.base.ranges import (
     Discount,
@@ -31,6 +29,8 @@ from marlflow.base.ranges import (
 )
 from marlflow.base.schedules import Linear, OrSchedule, Schedule, initial_value
 from marlflow.base.spaces import Spaces
+from marlflow.batches.batch import Transitions
+from marlflow.batches.items import Fragment
 from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
 from marlflow.learner.loss import LossFunction
 from marlflow.learner.optimizer import Adam, Optimizer

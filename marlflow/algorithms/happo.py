@@ -15,14 +15,14 @@ import torch
 from marlflow.algorithms.algorithm import STOCHASTIC_ACTIONS, Capabilities, JointAlgorithm, Member, describe_space
 from marlflow.algorithms.happo_loss import ActorLoss, CriticLoss, FirstPolicyLoss
 from marlflow.algorithms.ppo_loss import Coefficients
-from marlflow.base.critic_input import CriticSees, critic_input, critic_input_problems
 from marlflow.base.errors import ConfigInvalid
-from marlflow.base.items import Fragment
-from marlflow.base.joint import EstimatedJointBatches, JointBatches
 from marlflow.base.problems import Problem
 from marlflow.base.ranges import CountOrZero, Discount, LearningRate, Share, SmallCount, Steps, Threshold, Weight
 from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
+from marlflow.batches.critic_input import CriticSees, critic_input, critic_input_problems
+from marlflow.batches.items import Fragment
+from marlflow.batches.joint import EstimatedJointBatches, JointBatches
 from marlflow.flow import Flow, Plan
 from marlflow.learner.loss import LossFunction
 from marlflow.learner.loss_groups import LossGroup

@@ -12,10 +12,10 @@ from typing import ClassVar
 
 from marlflow.algorithms.a2c import ActorCriticAlgorithm
 from marlflow.algorithms.algorithm import STOCHASTIC_ACTIONS, Capabilities
-from marlflow.base.batch import EstimatedBatch
-from marlflow.base.items import Fragment
 from marlflow.base.ranges import Count, Share, Steps, Threshold
 from marlflow.base.schedules import OrSchedule, initial_value
+from marlflow.batches.batch import EstimatedBatch
+from marlflow.batches.items import Fragment
 from marlflow.flow import Flow, Plan
 from marlflow.learner.protocol import Learner
 from marlflow.replay.protocol import Replay

@@ -12,10 +12,11 @@ from torch import Tensor
 
 from marlflow.algorithms.algorithm import TorchAlgorithm
 from marlflow.algorithms.part import Part, Point
-from marlflow.base.batch import Array, Batch
+from marlflow.base.arrays import Array
 from marlflow.base.problems import Problem
 from marlflow.base.ranges import Weight
 from marlflow.base.schedules import OrSchedule
+from marlflow.batches.batch import Batch
 from marlflow.flow import Traits
 from marlflow.learner.extra_losses import ExtraLoss, ExtraLosses
 from marlflow.learner.flat_parameters import FlatParameters

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm
-from marlflow.base.items import Fragment
 from marlflow.base.ranges import CountOrZero, Discount, LearningRate, Range, Share, SmallCount, Steps, Threshold
 from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
+from marlflow.batches.items import Fragment
 from marlflow.flow import Flow, Plan
 from marlflow.flow.relocate import Where
 from marlflow.learner.loss import LossTerms

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from marlflow.algorithms.ppo import PPO
-from marlflow.base.critic_input import CriticSees
 from marlflow.base.ranges import LearningRate, Steps
 from marlflow.base.schedules import OrSchedule
+from marlflow.batches.critic_input import CriticSees
 
 
 @dataclass(frozen=True)

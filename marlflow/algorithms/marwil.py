@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm
-from marlflow.base.batch import EstimatedBatch
-from marlflow.base.items import Fragment
 from marlflow.base.ranges import Discount, LearningRate, PositiveWeight, Share, SmallCount, Steps, Threshold, Weight
 from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
+from marlflow.batches.batch import EstimatedBatch
+from marlflow.batches.items import Fragment
 from marlflow.flow import Flow, Plan
 from marlflow.learner.loss import LossTerms
 from marlflow.learner.optimizer import Adam, Optimizer

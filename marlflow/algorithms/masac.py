@@ -25,7 +25,6 @@ from marlflow.algorithms.joint_soft import (
 )
 from marlflow.algorithms.joint_soft_actor import JointSoftActorLoss, JointTemperatureLoss, TargetEntropy
 from marlflow.algorithms.sac_temperature import Temperature
-from marlflow.base.joint_transitions import JointTransitions
 from marlflow.base.ranges import (
     Discount,
     Finite,
@@ -40,6 +39,7 @@ from marlflow.base.ranges import (
 )
 from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
+from marlflow.batches.joint_transitions import JointTransitions
 from marlflow.learner.loss_groups import LossGroup
 from marlflow.learner.optimizer import Adam, Optimizer
 from marlflow.policy.joint_critics import JointCriticSees

@@ -22,7 +22,6 @@ from marlflow.algorithms.joint_deterministic import (
     deterministic_actor,
     deterministic_groups,
 )
-from marlflow.base.joint_transitions import JointTransitions
 from marlflow.base.ranges import (
     Discount,
     LearningRate,
@@ -36,6 +35,7 @@ from marlflow.base.ranges import (
 )
 from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
+from marlflow.batches.joint_transitions import JointTransitions
 from marlflow.learner.loss_groups import LossGroup
 from marlflow.learner.optimizer import Adam, Optimizer
 from marlflow.policy.joint_critics import JointCriticSees

@@ -15,13 +15,13 @@ from marlflow.algorithms.algorithm import (
     cannot_act,
     infos_of,
 )
-from marlflow.base.joint_segments import TeamReward
-from marlflow.base.joint_sequence_transitions import JointSequenceTransitions
-from marlflow.base.joint_transitions import JointTransitions
 from marlflow.base.problems import Problem
 from marlflow.base.ranges import Discount, SmallCount, Steps, StepsOrZero
 from marlflow.base.schedules import initial_value
 from marlflow.base.spaces import Spaces
+from marlflow.batches.joint_segments import TeamReward
+from marlflow.batches.joint_sequence_transitions import JointSequenceTransitions
+from marlflow.batches.joint_transitions import JointTransitions
 from marlflow.policy.actor import WeightedActor
 from marlflow.policy.box import box_problem
 from marlflow.policy.recurrent import RecurrentTorsoConfig

@@ -11,9 +11,6 @@ from typing import ClassVar
 
 from marlflow.algorithms.algorithm import STOCHASTIC_ACTIONS, Capabilities, LearningAlgorithm
 from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
-from marlflow.base.batch import EstimatedBatch
-from marlflow.base.critic_input import OWN_OBSERVATION, CriticSees
-from marlflow.base.items import Fragment
 from marlflow.base.ranges import (
     CountOrZero,
     Discount,
@@ -26,6 +23,9 @@ from marlflow.base.ranges import (
 )
 from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
+from marlflow.batches.batch import EstimatedBatch
+from marlflow.batches.critic_input import OWN_OBSERVATION, CriticSees
+from marlflow.batches.items import Fragment
 from marlflow.flow import Flow, Plan
 from marlflow.learner.loss import LossFunction
 from marlflow.learner.loss_groups import LossGroup

@@ -12,12 +12,12 @@ from typing import ClassVar
 
 from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm, Member, infos_of
 from marlflow.algorithms.r2d2_loss import R2D2Loss
-from marlflow.base.items import Fragment
 from marlflow.base.problems import Problem
 from marlflow.base.ranges import Discount, LearningRate, Share, SmallCount, SomeShare, Steps, StepsOrZero, Threshold
 from marlflow.base.schedules import Linear, OrSchedule, initial_value
-from marlflow.base.sequence_transitions import SequenceTransitions
 from marlflow.base.spaces import Spaces
+from marlflow.batches.items import Fragment
+from marlflow.batches.sequence_transitions import SequenceTransitions
 from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
 from marlflow.learner.optimizer import Adam, Optimizer
 from marlflow.learner.protocol import Learner

@@ -15,13 +15,13 @@ from torch import Tensor
 
 from marlflow.algorithms.algorithm import STOCHASTIC_ACTIONS, Capabilities, LearningAlgorithm
 from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
-from marlflow.base.critic_input import OWN_OBSERVATION, CriticSees
-from marlflow.base.items import Fragment
 from marlflow.base.problems import Problem
 from marlflow.base.ranges import CountOrZero, Discount, LearningRate, Share, SmallCount, Steps, Threshold, Weight
 from marlflow.base.schedules import OrSchedule, initial_value
-from marlflow.base.sequences import Sequences
 from marlflow.base.spaces import Spaces
+from marlflow.batches.critic_input import OWN_OBSERVATION, CriticSees
+from marlflow.batches.items import Fragment
+from marlflow.batches.sequences import Sequences
 from marlflow.flow import Flow, Plan
 from marlflow.learner.loss import LossTerms
 from marlflow.learner.optimizer import Adam, Optimizer

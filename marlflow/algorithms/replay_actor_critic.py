@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from marlflow.algorithms.off_policy import OffPolicyActorCritic
-from marlflow.base.items import Fragment
 from marlflow.base.ranges import SomeShare, Steps
 from marlflow.base.schedules import OrSchedule, initial_value
+from marlflow.batches.items import Fragment
 from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
 from marlflow.learner.protocol import Learner
 from marlflow.replay.protocol import Replay

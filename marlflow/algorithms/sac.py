@@ -18,7 +18,6 @@ from marlflow.algorithms.replay_actor_critic import ReplayActorCritic
 from marlflow.algorithms.sac_box import BoxActorLoss, BoxCriticsLoss, BoxNetwork
 from marlflow.algorithms.sac_discrete import DiscreteActorLoss, DiscreteCriticsLoss, DiscreteNetwork
 from marlflow.algorithms.sac_temperature import Temperature, TemperatureLoss
-from marlflow.base.batch import Transitions
 from marlflow.base.ranges import (
     Discount,
     Finite,
@@ -33,6 +32,7 @@ from marlflow.base.ranges import (
 )
 from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
+from marlflow.batches.batch import Transitions
 from marlflow.learner.loss_groups import LossGroup
 from marlflow.learner.optimizer import Adam, Optimizer
 from marlflow.policy.torso import TorsoConfig

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from marlflow.algorithms.algorithm import Capabilities, Member, action_problems
-from marlflow.base.items import Fragment
 from marlflow.base.problems import Problem
 from marlflow.base.spaces import Spaces
+from marlflow.batches.items import Fragment
 from marlflow.flow import Flow, Plan
 from marlflow.flow.relocate import Where
 from marlflow.learner.compute import Compute

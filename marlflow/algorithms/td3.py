@@ -19,10 +19,10 @@ from marlflow.algorithms.deterministic_loss import (
     Smoothing,
 )
 from marlflow.algorithms.replay_actor_critic import ReplayActorCritic
-from marlflow.base.batch import Transitions
 from marlflow.base.ranges import Discount, LearningRate, Noise, SmallCount, SomeShare, Steps, StepsOrZero, Threshold
 from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
+from marlflow.batches.batch import Transitions
 from marlflow.learner.loss_groups import LossGroup
 from marlflow.learner.optimizer import Adam, Optimizer
 from marlflow.policy.torso import TorsoConfig

@@ -18,13 +18,13 @@ from marlflow.algorithms.algorithm import Capabilities, Member
 from marlflow.algorithms.mixing_loss import MixingLoss
 from marlflow.algorithms.off_policy import JointOffPolicyAlgorithm, JointReplay
 from marlflow.algorithms.recurrent_mixing_loss import RecurrentMixingLoss
-from marlflow.base.items import Fragment
-from marlflow.base.joint_segments import TeamReward
-from marlflow.base.joint_sequence_transitions import JointSequenceTransitions
-from marlflow.base.joint_transitions import JointTransitions
 from marlflow.base.ranges import Discount, LearningRate, Share, SmallCount, SomeShare, Steps, StepsOrZero, Threshold
 from marlflow.base.schedules import Linear, OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
+from marlflow.batches.items import Fragment
+from marlflow.batches.joint_segments import TeamReward
+from marlflow.batches.joint_sequence_transitions import JointSequenceTransitions
+from marlflow.batches.joint_transitions import JointTransitions
 from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
 from marlflow.learner.optimizer import Adam, Optimizer
 from marlflow.learner.protocol import Learner

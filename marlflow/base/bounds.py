@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 
 _LARGEST = float(np.finfo(np.float32).max)
 

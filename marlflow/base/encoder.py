@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from gymnasium import spaces
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.bounds import Bounded, Unfit
 from marlflow.base.observations import Leaf, Path, layout, named, row_dtype
 

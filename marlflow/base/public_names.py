@@ -40,22 +40,22 @@ NAMES_BY_MODULE: Mapping[str, str] = {
     "marlflow.algorithms.scripted": "Random Scripted",
     "marlflow.algorithms.td3": "TD3",
     "marlflow.algorithms.vdn": "VDN",
-    "marlflow.base.batch": "Batch Decisions EstimatedBatch Transitions",
+    "marlflow.batches.batch": "Batch Decisions EstimatedBatch Transitions",
     "marlflow.base.errors": (
         "ActorLost BudgetExceeded CheckpointFailed CheckpointUnusable ColumnMissing ConfigInvalid "
         "EnvironmentFailed EnvironmentHung InvalidInput MarlflowError MatchmakerFailed PlanInvalid RecordsDamaged "
         "RuntimeFailed SnapshotLost StageFailed Stalled UserCodeFailed WeightsMismatch"
     ),
-    "marlflow.base.items": "Fragment Gradients JointFragment Update",
-    "marlflow.base.joint": "EstimatedJointBatches JointBatch JointBatches",
-    "marlflow.base.joint_segments": "JointSegments",
-    "marlflow.base.joint_sequence_transitions": "JointSequenceTransitions",
-    "marlflow.base.joint_transitions": "JointTransitions",
+    "marlflow.batches.items": "Fragment Gradients JointFragment Update",
+    "marlflow.batches.joint": "EstimatedJointBatches JointBatch JointBatches",
+    "marlflow.batches.joint_segments": "JointSegments",
+    "marlflow.batches.joint_sequence_transitions": "JointSequenceTransitions",
+    "marlflow.batches.joint_transitions": "JointTransitions",
     "marlflow.base.problems": "Problem",
     "marlflow.base.random": "RowRandom",
     "marlflow.base.ranges": "Range",
     "marlflow.base.schedules": "CosineDecay Linear PiecewiseConstant ScheduledFloat initial_value",
-    "marlflow.base.train_batch": "TrainBatch",
+    "marlflow.batches.train_batch": "TrainBatch",
     "marlflow.config.experiment": (
         "CheckpointConfig Env Evaluation Experiment Faults InfoMetric LearnerConfig Log OfflineData PlacementOverrides "
         "Policy PolicyStop Record Rollouts RunPlacement RuntimeConfig Stop"
@@ -99,9 +99,9 @@ NAMES_BY_MODULE: Mapping[str, str] = {
     "marlflow.replay.reservoir": "Reservoir",
     "marlflow.replay.sampling": "Prioritized Uniform",
     "marlflow.sampling.mapping": "Rule",
-    "marlflow.sampling.matchmaking": "EpisodeId Matchmaker RandomSeats StatefulMatchmaker",
+    "marlflow.matchmaking.matchmakers": "EpisodeId Matchmaker RandomSeats StatefulMatchmaker",
     "marlflow.sampling.population": "PopulationChange PopulationMatchmaker Reset ResettingMatchmaker",
-    "marlflow.sampling.results": "ResultsMatchmaker",
+    "marlflow.matchmaking.results": "ResultsMatchmaker",
     "marlflow.runtime.spec": "InferencePlacement LearnerPlacement Resources",
     "marlflow.stages": (
         "Adapt Advantages ApplyGradients Average ByPolicy ByShard ByTask Collect CollectNext ComputeGradients "

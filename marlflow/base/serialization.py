@@ -19,7 +19,7 @@ from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.errors import CheckpointUnusable
 
 Tree: TypeAlias = Any

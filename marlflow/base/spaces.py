@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.encoder import Encoder
 from marlflow.base.observations import ObservationLayout, layout, observation_problems
 

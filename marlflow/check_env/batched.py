@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from marlflow.base.batch import Array, Batch
+from marlflow.base.arrays import Array
 from marlflow.base.errors import MarlflowError
 from marlflow.base.info_columns import InfoColumn, InfoColumns
+from marlflow.batches.batch import Batch
 from marlflow.check_env.outcome import BATCHED_TEST, TestOutcome
 from marlflow.check_env.play import random_actor
 from marlflow.check_env.seats import Seats

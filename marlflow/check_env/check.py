@@ -27,7 +27,7 @@ from marlflow.config.experiment import Env
 from marlflow.config.records import played_environment
 from marlflow.env import EnvAdapter
 from marlflow.env.batched.single import as_pettingzoo
-from marlflow.env.managed_aec import managed_of
+from marlflow.env.wrappers.managed_aec import managed_of
 
 BUDGET_S = 60
 

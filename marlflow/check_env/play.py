@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces as gym
 
-from marlflow.base.batch import Array, Batch
+from marlflow.base.arrays import Array
 from marlflow.base.errors import EnvironmentFailed, MarlflowError
 from marlflow.base.progress import progress
 from marlflow.base.random import RowRandom
 from marlflow.base.spaces import Spaces
+from marlflow.batches.batch import Batch
 from marlflow.check_env.ledger import Ledger
 from marlflow.check_env.seats import Seats
 from marlflow.policy.actor import Actor

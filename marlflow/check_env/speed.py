@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from pettingzoo import AECEnv
 
-from marlflow.base.items import as_it_is
 from marlflow.base.random import episode_seed
+from marlflow.batches.items import as_it_is
 from marlflow.check_env.dice import Dice
 from marlflow.check_env.outcome import Speed
 from marlflow.check_env.play import random_actor

@@ -11,18 +11,18 @@ import numpy as np
 from marlflow.algorithms.algorithm import parts_of
 from marlflow.algorithms.info_columns import columns_of_rows
 from marlflow.algorithms.part import Part, kind_of
-from marlflow.base.batch import Batch
 from marlflow.base.errors import EnvironmentFailed
 from marlflow.base.info_columns import COST, At, InfoColumn
 from marlflow.base.shortened import enumerated
 from marlflow.base.spaces import DISCRETE_KINDS, choices_of, components
+from marlflow.batches.batch import Batch
 from marlflow.config.environment import environment_maker, environment_name
 from marlflow.config.experiment import Experiment, InfoMetric, Policy
 from marlflow.config.records import offline_records
 from marlflow.env import EnvAdapter
 from marlflow.env.batched.adapter import BatchedAdapter
 from marlflow.env.batched.versions import BatchedMaker, makes_batches
-from marlflow.env.random_action import random_legal_action
+from marlflow.env.wrappers.random_action import random_legal_action
 
 _MOST_NAMED = 3
 _Setting: TypeAlias = Literal["columns", "reward_from", "parts"]

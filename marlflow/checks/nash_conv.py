@@ -15,7 +15,7 @@ from marlflow.runtime.spec import PolicySpec
 if TYPE_CHECKING:
     from marlflow.league.exploitability import InformationStates
 
-OPENSPIEL = "marlflow.env.openspiel.env"
+OPENSPIEL = "marlflow.env.simulators.openspiel.env"
 _AGENT = "player_"
 
 

@@ -18,7 +18,7 @@ import torch
 from gymnasium import spaces as gym
 
 from marlflow.algorithms.info_columns import info_columns
-from marlflow.base.items import Fragment, JointFragment, Packed
+from marlflow.batches.items import Fragment, JointFragment, Packed
 from marlflow.config.learners import subject_of
 from marlflow.config.plans import divided_among, learner_plan
 from marlflow.env.frames import raised

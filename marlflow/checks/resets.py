@@ -10,8 +10,8 @@ from marlflow.base.near import meant
 from marlflow.config.experiment import Experiment, LearnerConfig, PolicyStop
 from marlflow.env.frames import raised
 from marlflow.league.alphastar import AlphaStar
+from marlflow.matchmaking.failures import matchmaker_name
 from marlflow.runtime.spec import RunSpec
-from marlflow.sampling.matchmaker_failures import matchmaker_name
 from marlflow.sampling.population import ResettingMatchmaker
 
 _RESET_TO: Final = "league.matchmaker.reset_to"

@@ -37,7 +37,7 @@ def _alone_in(folder: Path) -> Iterator[None]:
     from filelock import FileLock, Timeout
 
     from marlflow.config.folders import folder_problems
-    from marlflow.runtime.run_state import LOCK
+    from marlflow.runs.run_state import LOCK
 
     if problems := list(folder_problems("dir", folder)):
         raise ConfigInvalid(problems)

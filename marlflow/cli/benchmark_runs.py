@@ -21,9 +21,9 @@ from marlflow.cli.train import quoted
 from marlflow.config.overrides import Prepared
 from marlflow.config.schema import plain_values, read, read_values
 from marlflow.config.suite import Suite, SuiteTask, scaled_schedules
-from marlflow.runtime.checkpoints import CheckpointStore
-from marlflow.runtime.run_state import run_state
-from marlflow.runtime.saved_runs import folder as checkpoints_of
+from marlflow.runs.checkpoints import CheckpointStore
+from marlflow.runs.run_state import run_state
+from marlflow.runs.saved_runs import folder as checkpoints_of
 
 _CONFIG = Path(".hydra", "config.yaml")
 

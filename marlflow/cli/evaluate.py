@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from marlflow.driver.evaluate import EvaluationResult
-    from marlflow.runtime.saved_runs import Which
+    from marlflow.runs.saved_runs import Which
 
 _ENV = "env."
 

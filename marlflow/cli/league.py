@@ -10,14 +10,14 @@ from marlflow.cli.options import TRUST, Arguments, Command, Option
 from marlflow.cli.run_folder import STRICT, run_folder
 
 if TYPE_CHECKING:
-    from marlflow.runtime.saved_league import SavedLeague, SavedRun
+    from marlflow.runs.saved_league import SavedLeague, SavedRun
 
 
 def run_league(arguments: Arguments) -> int:
     """Print the standings and write figures, or export a member; return 0. Raises InvalidInput."""
     run_dir = run_folder(arguments.operands[0], "league")
-    from marlflow.runtime.saved_league import league_of, saved_run
-    from marlflow.runtime.saved_runs import chosen, usable
+    from marlflow.runs.saved_league import league_of, saved_run
+    from marlflow.runs.saved_runs import chosen, usable
 
     run = saved_run(run_dir, chosen(run_dir, strict=arguments["strict"]))
     league = league_of(run)
@@ -101,7 +101,7 @@ def _title(run_dir: Path) -> str:
 def _export(run: SavedRun, member: str, file: Path) -> None:
     from marlflow.base.new_files import write_new
     from marlflow.config.imports import policy_of
-    from marlflow.runtime.saved_policies import to_export
+    from marlflow.runs.saved_policies import to_export
 
     if file.exists() or file.is_symlink():
         raise ConfigInvalid([f"{file} is there already, and export replaces nothing: give another name or remove it"])

@@ -14,7 +14,7 @@ from marlflow.config.trust import is_own
 
 if TYPE_CHECKING:
     from marlflow.config.checked import CheckedExperiment
-    from marlflow.runtime.saved_league import SavedLeague, SavedRun
+    from marlflow.runs.saved_league import SavedLeague, SavedRun
 
 
 def show_nash_conv(run: SavedRun, league: SavedLeague, trusts_all: bool, title: str) -> Path:
@@ -46,8 +46,8 @@ def _computed(run: SavedRun, league: SavedLeague, checked: CheckedExperiment) ->
     from marlflow.config.dealers import dealer_of
     from marlflow.driver.nash_conv import MemberWeights, SolutionNashConv
     from marlflow.league.dealing import LeagueMatchmaker
-    from marlflow.runtime.saved_league import matchmaker_state
-    from marlflow.runtime.saved_policies import saved_policy
+    from marlflow.runs.saved_league import matchmaker_state
+    from marlflow.runs.saved_policies import saved_policy
 
     dealer = dealer_of(checked)
     assert dealer is not None, "its checkpoint has a league"

@@ -56,7 +56,7 @@ def restarted_run(run_dir: Path) -> bool:
     from marlflow.base.errors import CheckpointUnusable
     from marlflow.base.links import check_links
     from marlflow.config.folders import existing_run_problems
-    from marlflow.runtime.saved_runs import newest
+    from marlflow.runs.saved_runs import newest
 
     written = run_dir / ".hydra" / "hydra.yaml"
     if not is_submitted() or not written.is_file():

@@ -116,7 +116,7 @@ def _resume(config: DictConfig, problems: Iterable[str], run_dir: Path) -> None:
     from marlflow.driver.checkpointing import check_identity
     from marlflow.driver.other_runs import with_saved_members
     from marlflow.driver.train import resume_checked
-    from marlflow.runtime.saved_runs import newest
+    from marlflow.runs.saved_runs import newest
 
     problems = list(problems)
     experiment = read(config, problems)

@@ -12,8 +12,8 @@ from marlflow.config.environment import NOT_REPRODUCIBLE
 from marlflow.config.experiment import Experiment
 from marlflow.config.opponents import Pairings
 from marlflow.config.settings import remarks
+from marlflow.matchmaking.matchmakers import AllowedSeats
 from marlflow.runtime.spec import RunSpec
-from marlflow.sampling.matchmaking import AllowedSeats
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from dataclasses import replace
 from gymnasium import spaces as gym
 
 from marlflow.algorithms.algorithm import Algorithm, critic_sees, needs_state
-from marlflow.base.critic_input import OWN_OBSERVATION
 from marlflow.base.spaces import Spaces
+from marlflow.batches.critic_input import OWN_OBSERVATION
 from marlflow.config.environment import environment_name
 from marlflow.config.experiment import Env, Policy
 from marlflow.env import EnvAdapter

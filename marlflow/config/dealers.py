@@ -9,9 +9,9 @@ from marlflow.config.experiment import Experiment
 from marlflow.config.league import league_matchmaker
 from marlflow.league.league import StoreSettings
 from marlflow.league.sides import sides_of
-from marlflow.sampling.dealer import Dealer
+from marlflow.matchmaking.dealer import Dealer
+from marlflow.matchmaking.matchmakers import Matchmaker
 from marlflow.sampling.frozen_store import FrozenStore
-from marlflow.sampling.matchmaking import Matchmaker
 
 
 def store_of(experiment: Experiment) -> StoreSettings:

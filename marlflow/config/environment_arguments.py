@@ -8,8 +8,8 @@ from typing import Any
 
 from marlflow.config.renamed import KEYS, unknown_key
 from marlflow.config.target_nodes import ARGS, ENV_KEYS, KEYWORDS, PARTIAL, target_node
-from marlflow.env import pettingzoo_registry
 from marlflow.env.make import import_factory
+from marlflow.env.simulators import pettingzoo_registry
 
 
 def environment_arguments(factory: str, values: Mapping[str, Any], problems: list[str]) -> dict[str, Any] | None:

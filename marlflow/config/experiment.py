@@ -26,15 +26,15 @@ from marlflow.base.ranges import (
     StepsOrZero,
 )
 from marlflow.base.schedules import OrSchedule
-from marlflow.env.pettingzoo_registry import TARGET as PETTINGZOO
+from marlflow.env.simulators.pettingzoo_registry import TARGET as PETTINGZOO
 from marlflow.flow.relocate import Where
 from marlflow.league.league import League
+from marlflow.matchmaking.matchmakers import Matchmaker
 from marlflow.observe.callback import Callback
 from marlflow.policy.actor import AskedMode
 from marlflow.policy.torso import MLP, TorsoConfig
 from marlflow.runtime.spec import InferencePlacement, LearnerPlacement, Resources
 from marlflow.sampling.mapping import Rule
-from marlflow.sampling.matchmaking import Matchmaker
 
 
 class _UnsetNumEnvs(int):

@@ -28,10 +28,10 @@ from marlflow.config.trust import listed, refusal, untrusted
 from marlflow.learner.extra_losses import without_extra_losses
 from marlflow.policy.tensors import parameters_of
 from marlflow.policy.torso import TorsoConfig
-from marlflow.runtime.checkpoint_notes import as_text
-from marlflow.runtime.saved_league import SavedRun, saved_run
-from marlflow.runtime.saved_policies import read_export, saved_policy
-from marlflow.runtime.saved_runs import EXPERIMENT, Which, chosen, folder
+from marlflow.runs.checkpoint_notes import as_text
+from marlflow.runs.saved_league import SavedRun, saved_run
+from marlflow.runs.saved_policies import read_export, saved_policy
+from marlflow.runs.saved_runs import EXPERIMENT, Which, chosen, folder
 from marlflow.sampling.mapping import Rule, group
 from marlflow.sampling.mapping import policy_of as policy_of_agent
 

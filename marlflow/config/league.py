@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from marlflow.base.errors import MatchmakerFailed
-from marlflow.base.items import Weights
 from marlflow.base.near import meant
 from marlflow.base.problems import Problems
 from marlflow.base.shortened import enumerated
+from marlflow.batches.items import Weights
 from marlflow.config.comments import files
 from marlflow.config.experiment import Experiment, Policy
 from marlflow.config.league_members import added_members
@@ -39,8 +39,8 @@ from marlflow.league.outcomes import scores_by, trial_result
 from marlflow.league.payoffs import Payoffs
 from marlflow.league.ratings import Ratings
 from marlflow.league.sides import Sides, sides_of
+from marlflow.matchmaking.matchmakers import TRIAL, AllowedSeats, EpisodeId, change_of, deal_one
 from marlflow.sampling.mapping import group
-from marlflow.sampling.matchmaking import TRIAL, AllowedSeats, EpisodeId, change_of, deal_one
 from marlflow.sampling.population import Population
 
 # Modes that seat snapshots; without any they would only ever seat live policies.

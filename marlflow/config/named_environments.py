@@ -16,7 +16,7 @@ from marlflow.config.experiment import Env, Experiment
 from marlflow.config.schema import wrappers_of
 from marlflow.config.settings import name_problem
 from marlflow.config.target_nodes import ENV_KEYS, TARGET
-from marlflow.env import pettingzoo_registry
+from marlflow.env.simulators import pettingzoo_registry
 
 _UNSET = "???"
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from marlflow.algorithms.algorithm import TorchAlgorithm
 from marlflow.algorithms.part import unplanned_stages
-from marlflow.base.batch import Batch
 from marlflow.base.errors import ConfigInvalid, MarlflowError
-from marlflow.base.items import Fragment
+from marlflow.batches.batch import Batch
+from marlflow.batches.items import Fragment
 from marlflow.config.experiment import Experiment
 from marlflow.config.learners import subject_of
 from marlflow.env.frames import raised

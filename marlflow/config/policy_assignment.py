@@ -12,17 +12,16 @@ from typing import Final
 import numpy as np
 
 from marlflow.base.errors import ConfigInvalid, MatchmakerFailed
-from marlflow.base.items import Weights
 from marlflow.base.near import meant, nearest
 from marlflow.base.problems import Problems
 from marlflow.base.shortened import enumerated
+from marlflow.batches.items import Weights
 from marlflow.config.experiment import Experiment, Policy
 from marlflow.config.learners import listed_policies, policy_settings
 from marlflow.config.opponents import only_opponents
 from marlflow.env import EnvAdapter
-from marlflow.sampling.mapping import ByGroup, ByRules, Rule, assign, group, policy_of
-from marlflow.sampling.matchmaker_failures import matchmaker_name
-from marlflow.sampling.matchmaking import (
+from marlflow.matchmaking.failures import matchmaker_name
+from marlflow.matchmaking.matchmakers import (
     TRIAL,
     AllowedSeats,
     EpisodeId,
@@ -30,6 +29,7 @@ from marlflow.sampling.matchmaking import (
     change_of,
     deal_one,
 )
+from marlflow.sampling.mapping import ByGroup, ByRules, Rule, assign, group, policy_of
 from marlflow.sampling.population import Population, PopulationMatchmaker
 
 TRIAL_EPISODES = 200

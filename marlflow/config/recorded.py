@@ -27,7 +27,7 @@ from marlflow.config.target_nodes import TARGET
 from marlflow.config.trust import UNSIGNED, listed, refusal, untrusted
 from marlflow.env.make import comes_with_an_extra
 from marlflow.learner.extra_losses import EXTRA_LOSSES, without_extra_losses
-from marlflow.runtime.saved_runs import EXPERIMENT
+from marlflow.runs.saved_runs import EXPERIMENT
 
 RUN: Final = "run.json"
 FORMAT: Final = "marlflow run 1"

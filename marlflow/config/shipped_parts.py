@@ -143,30 +143,35 @@ _SPACE = Allowed(_named("gymnasium.spaces: Box Discrete MultiDiscrete\ngymnasium
 _AGENTS: Final[AllowedByKey] = {"agents": ANYTHING}
 WRAPPER: Final = Allowed(
     _named(
-        """marlflow.env.wrappers: agent_indicator black_death clip_observations flatten_actions gray joint_state
-        marlflow.env.wrappers: last_action mask_in_info named_agents pad_actions pad_observations random_opening resize
-        marlflow.env.wrappers: reward_scale widen_bounds
+        """marlflow.env.wrappers.shipped: agent_indicator black_death clip_observations flatten_actions gray joint_state
+        marlflow.env.wrappers.shipped: last_action mask_in_info named_agents pad_actions pad_observations
+        marlflow.env.wrappers.shipped: random_opening resize reward_scale widen_bounds
         supersuit: frame_stack_v2"""
     )
     | _named(
-        "marlflow.env.automaton_task: automaton",
+        "marlflow.env.wrappers.automaton_task: automaton",
         # The automaton and the formula are read by parsers of their own, which evaluate nothing.
-        {**_AGENTS, "labels": _one_of("marlflow.env.gridworld.labels"), "automaton": ANYTHING, "formula": ANYTHING},
+        {
+            **_AGENTS,
+            "labels": _one_of("marlflow.env.games.gridworld.labels"),
+            "automaton": ANYTHING,
+            "formula": ANYTHING,
+        },
     )
     | _named(
-        "marlflow.env.managed: managed",
+        "marlflow.env.wrappers.managed: managed",
         {
             **_AGENTS,
             "manager": ANYTHING,
             "options": _SPACE,
             "terminate": NOTHING,
-            "intrinsic": _one_of("marlflow.env.sign.reached"),
+            "intrinsic": _one_of("marlflow.env.games.sign.reached"),
             "moved": NOTHING,
         },
     )
     | _named(
-        "marlflow.env.shield: shield",
-        {**_AGENTS, "safe": _one_of("marlflow.env.cliff.stays_up"), "post": NOTHING},
+        "marlflow.env.wrappers.shield: shield",
+        {**_AGENTS, "safe": _one_of("marlflow.env.games.cliff.stays_up"), "post": NOTHING},
     )
 )
 _WRAPPERS: Final[AllowedByKey] = {"wrappers": Allowed(WRAPPER.parts, keys={OTHERS: WRAPPER})}
@@ -196,19 +201,19 @@ ENVIRONMENT: Final = Allowed(
         marlflow.env.batched.particle_scenarios: SimpleTag
         marlflow.env.batched.pendulum_team: BatchedPendulumTeam
         marlflow.env.batched.toll: BatchedToll
-        marlflow.env.cartpole_family: CartPoleFamily env parallel_env
-        marlflow.env.cartpole_team: CartPoleTeam env parallel_env
-        marlflow.env.cliff: CliffWalks env parallel_env
-        marlflow.env.gridworld: SlipperyGrid env parallel_env
-        marlflow.env.guess_number: GuessNumber env parallel_env
-        marlflow.env.matrix_games: env parallel_env
-        marlflow.env.pendulum_team: PendulumTeam env parallel_env
-        marlflow.env.recall: Recall env parallel_env
-        marlflow.env.relay: RelayRace env parallel_env
-        marlflow.env.sacrifice: Sacrifice env parallel_env
-        marlflow.env.sign: SignCorridor env parallel_env
-        marlflow.env.token_signal: TokenSignal env
-        marlflow.env.toll: Toll env parallel_env
+        marlflow.env.games.cartpole_family: CartPoleFamily env parallel_env
+        marlflow.env.games.cartpole_team: CartPoleTeam env parallel_env
+        marlflow.env.games.cliff: CliffWalks env parallel_env
+        marlflow.env.games.gridworld: SlipperyGrid env parallel_env
+        marlflow.env.games.guess_number: GuessNumber env parallel_env
+        marlflow.env.games.matrix_games: env parallel_env
+        marlflow.env.games.pendulum_team: PendulumTeam env parallel_env
+        marlflow.env.games.recall: Recall env parallel_env
+        marlflow.env.games.relay: RelayRace env parallel_env
+        marlflow.env.games.sacrifice: Sacrifice env parallel_env
+        marlflow.env.games.sign: SignCorridor env parallel_env
+        marlflow.env.games.token_signal: TokenSignal env
+        marlflow.env.games.toll: Toll env parallel_env
         mpe2.collect_treasure_v1: parallel_env
         mpe2.simple_adversary_v3: parallel_env
         mpe2.simple_crypto_v3: parallel_env
@@ -226,11 +231,13 @@ ENVIRONMENT: Final = Allowed(
     # What `make` names is imported.
     | _named("marlflow.env.functional.own: batched_env", {**_WRAPPERS, "make": NOTHING})
     # An id with a module, `module:name`, imports it, and others may be registered by any package.
-    | _named("marlflow.env.pettingzoo_registry: make", _registered(r"(butterfly|classic|sisl)/[\w-]+"))
-    | _named("marlflow.env.lbf: parallel_env", _registered(r"Foraging-[\w-]+"))
-    | _named("marlflow.env.rware: parallel_env", _registered(r"rware-[\w-]+"))
-    | _named("marlflow.env.gymnasium_team: parallel_env", _registered(""))
-    | _named("marlflow.env.openspiel: OpenSpielEnv env", {**_WRAPPERS, "game": _GAME, "parameters": _PARAMETERS})
+    | _named("marlflow.env.simulators.pettingzoo_registry: make", _registered(r"(butterfly|classic|sisl)/[\w-]+"))
+    | _named("marlflow.env.simulators.lbf: parallel_env", _registered(r"Foraging-[\w-]+"))
+    | _named("marlflow.env.simulators.rware: parallel_env", _registered(r"rware-[\w-]+"))
+    | _named("marlflow.env.simulators.gymnasium_team: parallel_env", _registered(""))
+    | _named(
+        "marlflow.env.simulators.openspiel: OpenSpielEnv env", {**_WRAPPERS, "game": _GAME, "parameters": _PARAMETERS}
+    )
     | _named(
         "marlflow.offline.environment: recorded_environment",
         # The manifest of the folder is checked, too.
@@ -240,7 +247,7 @@ ENVIRONMENT: Final = Allowed(
 )
 
 _MATCHMAKER = Allowed(
-    _named("marlflow.sampling.matchmaking: RandomSeats", {OTHERS: ANYTHING}), _ANY_TEXT, keys={OTHERS: ANYTHING}
+    _named("marlflow.matchmaking.matchmakers: RandomSeats", {OTHERS: ANYTHING}), _ANY_TEXT, keys={OTHERS: ANYTHING}
 )
 _MODE = Allowed(
     _named(

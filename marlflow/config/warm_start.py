@@ -15,11 +15,11 @@ from marlflow.algorithms.algorithm import Member, TorchAlgorithm, critic_sees
 from marlflow.algorithms.from_run import FromRun
 from marlflow.algorithms.imported import Imported, SavedPolicy
 from marlflow.algorithms.initial_parameters import InitialParameters
-from marlflow.base.batch import Array
-from marlflow.base.critic_input import critic_input_problems
+from marlflow.base.arrays import Array
 from marlflow.base.errors import ConfigInvalid, InvalidInput
 from marlflow.base.near import meant
 from marlflow.base.problems import Problems
+from marlflow.batches.critic_input import critic_input_problems
 from marlflow.config.experiment import Policy
 from marlflow.config.frozen import about, source_policy
 from marlflow.config.imports import imported_policy, size_problem, space_problem
@@ -30,7 +30,7 @@ from marlflow.policy.actor import RecurrentActor
 from marlflow.policy.network_actor import NetworkActor
 from marlflow.policy.tensors import as_tensor, parameters_of
 from marlflow.policy.unwrapped import network_of
-from marlflow.runtime.checkpoint_format import tensors_file
+from marlflow.runs.checkpoint_format import tensors_file
 from marlflow.runtime.spec import LearnerSpec, PolicySpec, RunSpec
 
 INITIAL: Final = "init."

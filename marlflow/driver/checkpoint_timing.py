@@ -12,7 +12,7 @@ from marlflow.driver.checkpointing import Checkpointer
 from marlflow.driver.faults import FaultBudget
 from marlflow.driver.run_metrics import RunMetrics
 from marlflow.driver.service import Service
-from marlflow.runtime.checkpoints import Checkpoint
+from marlflow.runs.checkpoints import Checkpoint
 from marlflow.sampling.receipts import Fault
 from marlflow.sampling.saved_state import ResumeReport
 

@@ -20,13 +20,13 @@ from marlflow.config.league_members import FROM, MEMBER, POLICY
 from marlflow.driver.other_runs import files_of_other_runs, hash_of, source_of
 from marlflow.driver.queued_items import QueuedItems
 from marlflow.league.sides import sides_of
-from marlflow.runtime.checkpoint_files import RowsFile, rows_file
-from marlflow.runtime.checkpoint_notes import Notes, as_text, notes_of
-from marlflow.runtime.checkpoints import Checkpoint, CheckpointStore
-from marlflow.runtime.frozen_policies import frozen_file
+from marlflow.runs.checkpoint_files import RowsFile, rows_file
+from marlflow.runs.checkpoint_notes import Notes, as_text, notes_of
+from marlflow.runs.checkpoints import Checkpoint, CheckpointStore
+from marlflow.runs.frozen_policies import frozen_file
+from marlflow.runs.run_state import LOCK
+from marlflow.runs.saved_runs import DRIVER, folder, newest, usable
 from marlflow.runtime.protocol import Runtime
-from marlflow.runtime.run_state import LOCK
-from marlflow.runtime.saved_runs import DRIVER, folder, newest, usable
 from marlflow.sampling.protocol import FrozenPolicy
 from marlflow.sampling.saved_state import ResumeReport
 

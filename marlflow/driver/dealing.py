@@ -9,8 +9,8 @@ from marlflow.driver.nash_conv import NashConvEvaluator
 from marlflow.driver.run_metrics import RunMetrics
 from marlflow.driver.service import Service
 from marlflow.league.dealing import LeagueMatchmaker
+from marlflow.matchmaking.dealer import Dealer
 from marlflow.observe.report import LeaguePlayerMetrics, LeagueReport, Report
-from marlflow.sampling.dealer import Dealer
 
 
 class Dealing(Service):

@@ -13,7 +13,7 @@ from dataclasses import asdict
 
 from marlflow.base.errors import BudgetExceeded, EnvironmentFailed, EnvironmentHung, MarlflowError
 from marlflow.base.fault_kind import FaultKind
-from marlflow.base.items import Update
+from marlflow.batches.items import Update
 from marlflow.config.experiment import Faults
 from marlflow.driver.run_metrics import RunMetrics
 from marlflow.driver.service import Service

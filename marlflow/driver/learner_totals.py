@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
-from marlflow.base.items import Update
 from marlflow.base.serialization import Tree
+from marlflow.batches.items import Update
 from marlflow.driver.episode_metrics import EpisodeWindow, mean, totals_of_policies
 from marlflow.observe.report import LearnerMetrics
 from marlflow.sampling.receipts import EpisodeResult

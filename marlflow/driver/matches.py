@@ -12,7 +12,7 @@ from marlflow.driver.faults import FaultBudget
 from marlflow.driver.service import Service
 from marlflow.driver.wrapped_workers import T, WrappedWorkers
 from marlflow.league.matches import MOST_ATTEMPTS, MatchingMatchmaker, play_matches
-from marlflow.sampling.dealer import Dealer
+from marlflow.matchmaking.dealer import Dealer
 from marlflow.sampling.protocol import Assign, EvaluationRequest, Request, Round, Workers
 from marlflow.sampling.receipts import Evaluated
 

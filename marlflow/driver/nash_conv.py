@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.progress import tracked
 from marlflow.base.serialization import Tree
 from marlflow.checks.nash_conv import information_states, player_of
@@ -18,10 +18,10 @@ from marlflow.driver.service import Service
 from marlflow.driver.stored_members import StoredMembers
 from marlflow.league.dealing import LeagueMatchmaker
 from marlflow.league.members import Members
+from marlflow.matchmaking.dealer import Dealer
 from marlflow.policy.actor import DistributionActor, EvaluationModes, WeightedActor, mode_in
 from marlflow.runtime.protocol import RunComponents
 from marlflow.runtime.spec import RunSpec
-from marlflow.sampling.dealer import Dealer
 from marlflow.sampling.protocol import Round
 
 if TYPE_CHECKING:

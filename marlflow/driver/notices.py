@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 
-from marlflow.base.items import Update
+from marlflow.batches.items import Update
 from marlflow.config.checked import CheckedExperiment
 from marlflow.driver.never_updated import why_never_updated
 from marlflow.driver.run_metrics import RunMetrics
 from marlflow.driver.service import Service
 from marlflow.observe.console import RunConsole
-from marlflow.runtime.checkpoints import Checkpoint
+from marlflow.runs.checkpoints import Checkpoint
 from marlflow.sampling.protocol import Round
 from marlflow.sampling.saved_state import ResumeReport
 

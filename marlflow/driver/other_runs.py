@@ -15,11 +15,11 @@ from marlflow.config.experiment import Experiment, Policy
 from marlflow.config.league_members import COPY, FROM
 from marlflow.config.warm_start import initial_file
 from marlflow.league.league import League
-from marlflow.runtime.checkpoint_format import tensors_file
-from marlflow.runtime.checkpoint_notes import notes_of
-from marlflow.runtime.checkpoints import Checkpoint
-from marlflow.runtime.saved_policies import import_file, to_export
-from marlflow.runtime.saved_runs import newest
+from marlflow.runs.checkpoint_format import tensors_file
+from marlflow.runs.checkpoint_notes import notes_of
+from marlflow.runs.checkpoints import Checkpoint
+from marlflow.runs.saved_policies import import_file, to_export
+from marlflow.runs.saved_runs import newest
 
 
 def with_saved_members(experiment: Experiment, run_dir: Path) -> Experiment:

@@ -7,8 +7,8 @@ from dataclasses import fields
 from typing import Any
 
 from marlflow.base.errors import CheckpointFailed
-from marlflow.base.items import Fragment, Inserted, JointFragment, Packed, Update
 from marlflow.base.serialization import Tree
+from marlflow.batches.items import Fragment, Inserted, JointFragment, Packed, Update
 
 _KINDS: Mapping[str, Any] = {kind.__name__: kind for kind in (Fragment, JointFragment, Packed, Inserted, Update)}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from marlflow.base.items import Weights
 from marlflow.base.serialization import Tree
+from marlflow.batches.items import Weights
 from marlflow.driver.checkpoint_timing import CheckpointTiming
 from marlflow.driver.resets import LearnerResets
 from marlflow.driver.run_metrics import RunMetrics
@@ -14,7 +14,7 @@ from marlflow.driver.scheduler import Scheduler
 from marlflow.driver.service import Service
 from marlflow.driver.stop_conditions import StopConditions
 from marlflow.driver.time_limit import TimeLimit
-from marlflow.sampling.dealer import Dealer
+from marlflow.matchmaking.dealer import Dealer
 from marlflow.sampling.population import Reset
 from marlflow.sampling.protocol import Drain, Request
 

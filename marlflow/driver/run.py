@@ -13,9 +13,9 @@ from marlflow.driver.relay import Relay
 from marlflow.driver.services import RunServices
 from marlflow.observe.console import RunConsole
 from marlflow.observe.report import Report, RunInfo, metric
-from marlflow.runtime.checkpoints import Checkpoint
+from marlflow.runs.checkpoints import Checkpoint
+from marlflow.runs.saved_runs import usable
 from marlflow.runtime.protocol import Runtime
-from marlflow.runtime.saved_runs import usable
 
 
 class Run:

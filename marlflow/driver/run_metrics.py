@@ -11,8 +11,8 @@ from typing import Any, cast
 
 from marlflow.base.fault_kind import FaultKind
 from marlflow.base.info_columns import COST
-from marlflow.base.items import Update, Weights
 from marlflow.base.serialization import Tree
+from marlflow.batches.items import Update, Weights
 from marlflow.config.checked import CheckedExperiment
 from marlflow.driver.episode_metrics import (
     WINDOW_EPISODES,
@@ -31,7 +31,7 @@ from marlflow.driver.episode_metrics import (
 from marlflow.driver.learner_totals import LearnerTotals
 from marlflow.driver.service import Service
 from marlflow.observe.report import NO_ROLLOUTS, LearnerMetrics, PolicyMetrics, Report, RolloutMetrics, StageMetrics
-from marlflow.runtime.checkpoints import Checkpoint
+from marlflow.runs.checkpoints import Checkpoint
 from marlflow.sampling.protocol import Round
 from marlflow.sampling.receipts import EpisodeResult, Evaluated, Fault, MembersSent, Receipt
 from marlflow.sampling.saved_state import ResumeReport

@@ -17,9 +17,9 @@ from marlflow.driver.checkpointing import identity_differences
 from marlflow.driver.other_runs import with_saved_members
 from marlflow.league.sides import Sides, sides_of
 from marlflow.observe.sinks import METRICS, read_metrics
+from marlflow.runs.saved_league import SavedRun, saved_run
+from marlflow.runs.saved_runs import Which, chosen
 from marlflow.runtime.resources import Machines
-from marlflow.runtime.saved_league import SavedRun, saved_run
-from marlflow.runtime.saved_runs import Which, chosen
 from marlflow.runtime.spec import Resources
 
 # It needs none of the resources that training was given.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from marlflow.base.errors import MarlflowError
-from marlflow.base.items import Update
 from marlflow.base.serialization import Tree
+from marlflow.batches.items import Update
 from marlflow.observe.report import Report
-from marlflow.runtime.checkpoints import Checkpoint
+from marlflow.runs.checkpoints import Checkpoint
 from marlflow.sampling.protocol import Round
 from marlflow.sampling.saved_state import ResumeReport
 

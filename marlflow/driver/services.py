@@ -9,7 +9,7 @@ from typing import Any
 
 from marlflow.base.awaiting import begun
 from marlflow.base.fault_kind import FaultKind
-from marlflow.base.items import Inserted, Update
+from marlflow.batches.items import Inserted, Update
 from marlflow.config.checked import CheckedExperiment
 from marlflow.config.dealers import dealer_of, store_of
 from marlflow.config.drawn_league import with_league
@@ -36,11 +36,11 @@ from marlflow.driver.stop_conditions import StopConditions
 from marlflow.driver.stored_members import StoredMembers
 from marlflow.driver.time_limit import RunClock, TimeLimit
 from marlflow.flow import Executor
+from marlflow.matchmaking.dealer import DealtWorkers
 from marlflow.observe.console import RunConsole
 from marlflow.observe.report import RunInfo
 from marlflow.replay.shards import learner_of_replay
 from marlflow.runtime.protocol import RunComponents, Runtime
-from marlflow.sampling.dealer import DealtWorkers
 from marlflow.sampling.protocol import Drain, Request, Round, Workers
 from marlflow.sampling.receipts import Fault
 

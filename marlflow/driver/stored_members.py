@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from marlflow.base.errors import ActorLost, SnapshotLost
-from marlflow.base.items import Weights
 from marlflow.base.links import check_links
 from marlflow.base.serialization import from_bytes
-from marlflow.runtime.checkpoint_format import tensors_file
-from marlflow.runtime.checkpoints import Checkpoint
-from marlflow.runtime.frozen_policies import entries_in, frozen_bytes, frozen_file, frozen_from
+from marlflow.batches.items import Weights
+from marlflow.runs.checkpoint_format import tensors_file
+from marlflow.runs.checkpoints import Checkpoint
+from marlflow.runs.frozen_policies import entries_in, frozen_bytes, frozen_file, frozen_from
 from marlflow.runtime.relocation import DriverPlace
 from marlflow.sampling.frozen_store import FrozenStore
 from marlflow.sampling.protocol import FrozenPolicy

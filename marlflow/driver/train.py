@@ -35,11 +35,11 @@ from marlflow.observe.frames import frame
 from marlflow.observe.report import PolicyInfo, Report, RunInfo, metric
 from marlflow.observe.run_log import logged_in
 from marlflow.observe.sinks import METRICS
-from marlflow.runtime.checkpoint_notes import notes_of
-from marlflow.runtime.checkpoints import Checkpoint
+from marlflow.runs.checkpoint_notes import notes_of
+from marlflow.runs.checkpoints import Checkpoint
+from marlflow.runs.run_state import reason_of, write_state
+from marlflow.runs.saved_runs import EXPERIMENT, newest, skipped
 from marlflow.runtime.protocol import Runtime
-from marlflow.runtime.run_state import reason_of, write_state
-from marlflow.runtime.saved_runs import EXPERIMENT, newest, skipped
 
 log = logging.getLogger("marlflow")
 

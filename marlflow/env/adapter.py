@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from gymnasium import spaces
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 
 
 class AgentEnd(NamedTuple):

@@ -7,12 +7,12 @@ from typing import Any
 
 from gymnasium import spaces
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.env.adapter import StepResult
 from marlflow.env.agent_slots import AgentSlots
 from marlflow.env.episode_location import EpisodeLocation
 from marlflow.env.global_state import GlobalState
-from marlflow.env.shield import correcting_wrappers
+from marlflow.env.wrappers.shield import correcting_wrappers
 
 
 class AdapterState:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from pettingzoo.utils.wrappers import BaseWrapper, OrderEnforcingWrapper
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.env.adapter import AgentEnd, StepResult
 from marlflow.env.adapter_state import AdapterState, options_for
 from marlflow.env.episode_location import EpisodeLocation
@@ -23,9 +23,9 @@ _ATTRIBUTES = ("agents", "agent_selection", "rewards", "terminations", "truncati
 _FORWARDING = (BaseWrapper.__getattr__, OrderEnforcingWrapper.__getattr__)
 _KNOWN_MODULES = (
     "pettingzoo.utils.wrappers.",
-    "marlflow.env.wrapping",
-    "marlflow.env.joint_state",
-    "marlflow.env.shield",
+    "marlflow.env.wrappers.wrapping",
+    "marlflow.env.wrappers.joint_state",
+    "marlflow.env.wrappers.shield",
 )
 
 

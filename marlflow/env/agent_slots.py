@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.shortened import enumerated
 from marlflow.base.spaces import DISCRETE_KINDS
 from marlflow.env.declared import name_problem

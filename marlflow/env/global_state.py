@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.encoder import Encoder, ObservationOutside
 from marlflow.base.errors import EnvironmentFailed
 from marlflow.env.episode_location import EpisodeLocation

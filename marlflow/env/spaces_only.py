@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces as gym
 from pettingzoo import ParallelEnv
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.spaces import Spaces
 
 

@@ -130,7 +130,7 @@ def as_text(value: Any) -> str:
     ('PPO', '[1, 2]', 'null')
     >>> as_text({"_target_": "marlflow.base.schedules.Linear", "start": 0.1, "end": 0.0, "agent_steps": 500})
     'Linear(0.1, 0.0, 500)'
-    >>> as_text([{"_target_": "marlflow.env.wrappers.joint_state"}]), as_text({"prey": {"return_mean": 5}})
+    >>> as_text([{"_target_": "marlflow.env.wrappers.shipped.joint_state"}]), as_text({"prey": {"return_mean": 5}})
     ('[wrappers.joint_state]', '{prey: {return_mean: 5}}')
     """
     if isinstance(value, _Absent):

@@ -14,8 +14,8 @@ from marlflow.base.errors import InvalidInput
 from marlflow.base.links import link_problem
 from marlflow.html_report.groups import RunGroup
 from marlflow.html_report.runs import Config, ReportedRun, section
-from marlflow.runtime.checkpoint_format import Checkpoint
-from marlflow.runtime.saved_runs import newest, skipped
+from marlflow.runs.checkpoint_format import Checkpoint
+from marlflow.runs.saved_runs import newest, skipped
 
 if TYPE_CHECKING:
     from marlflow.league.standings import Standings
@@ -89,7 +89,7 @@ def league_acting(config: Config, matches: int) -> str:
 def _league(group: RunGroup, run: ReportedRun, checkpoint: Checkpoint) -> LeagueTable:
     # They import torch, which takes seconds.
     from marlflow.league.standings import standings
-    from marlflow.runtime.saved_league import saved_league
+    from marlflow.runs.saved_league import saved_league
 
     saved = saved_league(run.folder, checkpoint)
     shown = standings(saved.members, saved.payoffs, saved.ratings, saved.versions())

@@ -16,7 +16,7 @@ from marlflow.html_report.runs import Config, ReportedRun, section
 LEFT_OUT = ("seed", "log", "checkpoint")
 """Sections of a configuration in which the runs of a group may differ: none of them changes what is learned."""
 
-ADDS_STATE = ("marlflow.env.wrappers.joint_state",)
+ADDS_STATE = ("marlflow.env.wrappers.shipped.joint_state",)
 """Wrappers that only add a state: rewards, observations and ends of episodes are those of the environment."""
 
 # Keys of `env` that are not about the task.

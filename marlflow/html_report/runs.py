@@ -16,8 +16,8 @@ import yaml
 from marlflow.base.errors import ConfigInvalid, InvalidInput
 from marlflow.base.links import check_links
 from marlflow.observe.sinks import METRICS, read_metrics
-from marlflow.runtime.run_state import UNKNOWN, RunState, run_state
-from marlflow.runtime.saved_runs import EXPERIMENT
+from marlflow.runs.run_state import UNKNOWN, RunState, run_state
+from marlflow.runs.saved_runs import EXPERIMENT
 
 Config: TypeAlias = Mapping[str, Any]
 

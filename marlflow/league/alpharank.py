@@ -11,7 +11,7 @@ import numpy as np
 from scipy import sparse
 from scipy.sparse.linalg import spsolve
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 
 MOST_PROFILES = 20_000
 # Smaller than the rate of any move that should count, and larger than rounding errors.

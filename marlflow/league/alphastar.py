@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.ranges import Count, Share, Steps
 from marlflow.league.members import Members
 from marlflow.league.modes import NEGLIGIBLE, LeagueView, Weighting, pfsp_weights, pick

@@ -28,7 +28,7 @@ from marlflow.league.pairing import next_matches
 from marlflow.league.payoffs import Payoffs, Profile, game_of
 from marlflow.league.ratings import Ratings
 from marlflow.league.snapshots import SnapshotRules
-from marlflow.sampling.matchmaking import EpisodeId
+from marlflow.matchmaking.matchmakers import EpisodeId
 from marlflow.sampling.population import PopulationChange, Reset
 from marlflow.sampling.protocol import EvaluationRequest
 from marlflow.sampling.receipts import EpisodeResult, Evaluated

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.league.game_statistics import Outcomes
 from marlflow.league.members import Members
 from marlflow.league.payoffs import Payoffs

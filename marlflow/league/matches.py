@@ -12,8 +12,8 @@ from dataclasses import replace
 from itertools import product
 from typing import Any, Protocol, runtime_checkable
 
-from marlflow.base.items import Weights
 from marlflow.base.serialization import Tree
+from marlflow.batches.items import Weights
 from marlflow.league.game_statistics import ProfileCell
 from marlflow.league.outcomes import GameOutcome
 from marlflow.league.payoffs import Payoffs, Profile, game_of

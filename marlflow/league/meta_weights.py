@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.league.alpharank import MOST_PROFILES, alpharank, marginals
 from marlflow.league.members import Members
 from marlflow.league.payoffs import Payoffs

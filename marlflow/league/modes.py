@@ -13,7 +13,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.ranges import Count, Noise, Share
 from marlflow.base.serialization import Tree
 from marlflow.league.matches import Matches

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from marlflow.base.errors import MatchmakerFailed
 from marlflow.league.sides import Sides
-from marlflow.sampling.matchmaker_failures import called
+from marlflow.matchmaking.failures import called
 from marlflow.sampling.receipts import EpisodeResult
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.serialization import Tree
 from marlflow.league.game_statistics import Outcomes, PairCell, ProfileCell, Returns
 from marlflow.league.outcomes import GameOutcome, scores_by

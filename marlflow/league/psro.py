@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.errors import MarlflowError
 from marlflow.base.ranges import Count, PositiveWeight, Steps
 from marlflow.base.serialization import Tree

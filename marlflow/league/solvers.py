@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 
 Strategies = list[Array]
 ROUNDING = 1e-9

@@ -7,7 +7,8 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from marlflow.base.batch import Array, Batch, EstimatedBatch
+from marlflow.base.arrays import Array
+from marlflow.batches.batch import Batch, EstimatedBatch
 from marlflow.learner.deaths import bootstrap_by_survivors
 from marlflow.losses.advantages import generalized_advantage_estimation
 from marlflow.losses.lagrangian import constrained_advantage

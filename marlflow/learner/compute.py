@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.policy.tensors import as_tensor
 
 Precision: TypeAlias = Literal["float32", "bfloat16"]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from marlflow.base.batch import Array, Batch
+from marlflow.base.arrays import Array
+from marlflow.batches.batch import Batch
 
 
 def bootstrap_by_survivors(batch: Batch, next_value: Array) -> Array:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from marlflow.base.items import Gradients
+from marlflow.batches.items import Gradients
 
 
 def mean_gradients(gradients: Sequence[Gradients]) -> Gradients:

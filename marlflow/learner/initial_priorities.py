@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from marlflow.base.batch import Array, Batch, Transitions
+from marlflow.base.arrays import Array
+from marlflow.batches.batch import Batch, Transitions
 from marlflow.learner.value_chunks import value_chunks
 
 

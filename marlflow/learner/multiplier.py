@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.learner.part_state import PartState
 
 COST_CRITIC = "cost_critic"

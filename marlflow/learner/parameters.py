@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from marlflow.base.batch import Array
-from marlflow.base.items import Weights
+from marlflow.base.arrays import Array
 from marlflow.base.serialization import Tree
+from marlflow.batches.items import Weights
 from marlflow.learner.compute import Compute
 from marlflow.learner.extra_losses import ExtraLosses, added_losses
 from marlflow.learner.flat_parameters import FlatParameters

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 
 
 def saved_name(name: str) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from marlflow.base.batch import Array, Transitions
-from marlflow.base.critic_input import CriticInput
-from marlflow.base.items import Gradients, Update, Weights
-from marlflow.base.train_batch import TrainBatch
+from marlflow.base.arrays import Array
+from marlflow.batches.batch import Transitions
+from marlflow.batches.critic_input import CriticInput
+from marlflow.batches.items import Gradients, Update, Weights
+from marlflow.batches.train_batch import TrainBatch
 from marlflow.flow import Place
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from marlflow.base.batch import Array, Transitions
-from marlflow.base.critic_input import CriticInput
-from marlflow.base.items import Gradients, Weights, as_it_is
-from marlflow.base.train_batch import TrainBatch
+from marlflow.base.arrays import Array
+from marlflow.batches.batch import Transitions
+from marlflow.batches.critic_input import CriticInput
+from marlflow.batches.items import Gradients, Weights, as_it_is
+from marlflow.batches.train_batch import TrainBatch
 from marlflow.flow import Place
 from marlflow.learner.learner import TorchLearner
 from marlflow.learner.protocol import Scheduled

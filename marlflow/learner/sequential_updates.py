@@ -13,11 +13,12 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from marlflow.base.batch import Array, Batch, EstimatedBatch
-from marlflow.base.items import Update
-from marlflow.base.joint import EstimatedJointBatches, JointBatches, joint_rows
+from marlflow.base.arrays import Array
 from marlflow.base.random import key
-from marlflow.base.train_batch import TrainBatch
+from marlflow.batches.batch import Batch, EstimatedBatch
+from marlflow.batches.items import Update
+from marlflow.batches.joint import EstimatedJointBatches, JointBatches, joint_rows
+from marlflow.batches.train_batch import TrainBatch
 from marlflow.learner.advantages import Critic, advantages, normalized
 from marlflow.learner.vtrace import actor_log_probs
 

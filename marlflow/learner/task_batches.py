@@ -14,7 +14,8 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from marlflow.base.batch import Array, Batch, EstimatedBatch
+from marlflow.base.arrays import Array
+from marlflow.batches.batch import Batch, EstimatedBatch
 from marlflow.learner.advantages import advantages, normalized
 from marlflow.losses.advantages import reverse_linear_recurrence
 from marlflow.losses.maml import fitted_values

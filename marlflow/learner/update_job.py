@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from marlflow.base.batch import Array
-from marlflow.base.train_batch import TrainBatch
+from marlflow.base.arrays import Array
+from marlflow.batches.train_batch import TrainBatch
 from marlflow.learner.loss import Terms
 from marlflow.learner.minibatches import Division
 

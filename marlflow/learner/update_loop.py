@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from marlflow.base.batch import Array
-from marlflow.base.train_batch import TrainBatch
+from marlflow.base.arrays import Array
+from marlflow.batches.train_batch import TrainBatch
 from marlflow.learner.compiled_updates import AddGradient, CompiledUpdates, Epoch
 from marlflow.learner.compute import Compute, tensors_on
 from marlflow.learner.gradient_exchange import GradientExchange

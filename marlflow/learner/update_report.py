@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from marlflow.base.batch import Array
-from marlflow.base.items import Gradients, Update
-from marlflow.base.train_batch import TrainBatch
+from marlflow.base.arrays import Array
+from marlflow.batches.items import Gradients, Update
+from marlflow.batches.train_batch import TrainBatch
 from marlflow.learner.update_job import UpdateJob, UpdateResult
 
 

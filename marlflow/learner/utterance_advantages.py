@@ -7,8 +7,9 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from marlflow.base.batch import Array, Batch, EstimatedBatch
-from marlflow.base.utterances import spoken
+from marlflow.base.arrays import Array
+from marlflow.batches.batch import Batch, EstimatedBatch
+from marlflow.batches.utterances import spoken
 from marlflow.learner.compute import tensors_on
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 
 # On a CPU, the last bit of a value can depend on the number of rows; for multiples of 16 it does not. The maximum
 # bounds the memory of one forward pass.

@@ -7,7 +7,8 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from marlflow.base.batch import Array, Batch, EstimatedBatch
+from marlflow.base.arrays import Array
+from marlflow.batches.batch import Batch, EstimatedBatch
 from marlflow.learner.advantages import Critic, values_around
 from marlflow.learner.compute import tensors_on
 from marlflow.losses.vtrace import vtrace

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from marlflow.base.batch import Batch
 from marlflow.base.errors import ConfigInvalid, RecordsDamaged
 from marlflow.base.serialization import MALFORMED
+from marlflow.batches.batch import Batch
 from marlflow.offline.dataset_writer import ENV_STEPS, ROWS, SEGMENTS, policy_folder
 
 

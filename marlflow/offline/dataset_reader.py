@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from marlflow.base.batch import Batch
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.serialization import Tree
+from marlflow.batches.batch import Batch
 from marlflow.offline.dataset import Dataset
 from marlflow.sampling.protocol import NOTHING_NEW, EvaluationRequest, FrozenPolicy, Request, Worker
 from marlflow.sampling.receipts import Evaluated, Fault, PolicyReceipt, Receipt

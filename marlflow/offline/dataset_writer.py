@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from marlflow.base.batch import Array, Batch
+from marlflow.base.arrays import Array
 from marlflow.base.file_names import file_name
+from marlflow.batches.batch import Batch
 
 ENV_STEPS = b"marlflow.env_steps"
 """Footer key of a rows file: the env steps of each fragment, as a JSON list."""

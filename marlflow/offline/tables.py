@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 
 _SHAPE = b"shape"
 

@@ -9,9 +9,9 @@ import torch
 from gymnasium import spaces as gym
 from torch import Tensor, nn
 
-from marlflow.base.critic_input import OWN_OBSERVATION, CriticInput, CriticSees, critic_input
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.spaces import DISCRETE_KINDS, Spaces
+from marlflow.batches.critic_input import OWN_OBSERVATION, CriticInput, CriticSees, critic_input
 from marlflow.policy.categorical import CategoricalActor
 from marlflow.policy.dense import linear, through
 from marlflow.policy.gaussian import GaussianActor

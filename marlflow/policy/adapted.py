@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, vmap
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.random import RowRandom
 from marlflow.policy.actor import Acted, Mode, WeightedActor
 from marlflow.policy.categorical import CategoricalActor, log_prob_and_entropy, sample

@@ -7,7 +7,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.random import RowRandom
 from marlflow.policy.tensors import as_tensor

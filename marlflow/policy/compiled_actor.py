@@ -12,7 +12,7 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.errors import NotCompiled
 from marlflow.base.observations import row_dtype
 from marlflow.compiled.counter_random import Bits64, CounterRandom

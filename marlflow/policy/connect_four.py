@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.random import RowRandom
 from marlflow.policy.scripted import uniform_legal
 

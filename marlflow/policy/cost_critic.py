@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from marlflow.base.critic_input import CriticInput
 from marlflow.base.spaces import Spaces
+from marlflow.batches.critic_input import CriticInput
 from marlflow.policy.actor_critic import critic_body
 from marlflow.policy.dense import linear, through
 from marlflow.policy.normalized import ReturnScale, in_units_of

@@ -9,7 +9,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.errors import MarlflowError
 from marlflow.base.random import RowRandom
 from marlflow.policy.actor import Mode

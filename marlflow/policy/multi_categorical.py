@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.random import RowRandom
 from marlflow.base.spaces import components
 from marlflow.policy.actor import Mode

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.random import RowRandom
 from marlflow.policy.actor import Acted, Mode
 from marlflow.policy.tensors import as_array, as_tensor, read_flat, write_flat

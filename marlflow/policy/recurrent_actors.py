@@ -8,10 +8,10 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from marlflow.base.batch import Array
-from marlflow.base.critic_input import OWN_OBSERVATION, CriticSees, critic_input
+from marlflow.base.arrays import Array
 from marlflow.base.random import RowRandom
 from marlflow.base.spaces import Spaces
+from marlflow.batches.critic_input import OWN_OBSERVATION, CriticSees, critic_input
 from marlflow.policy.actor import Mode
 from marlflow.policy.actor_critic import StochasticActor, critic_body, stochastic_head
 from marlflow.policy.dense import linear, through

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.errors import ConfigInvalid, MarlflowError
 from marlflow.base.random import RowRandom
 from marlflow.base.spaces import DISCRETE_KINDS, choices_of, components

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.errors import WeightsMismatch
 from marlflow.base.random import RowRandom
 from marlflow.policy.actor import Acted, Actor, Mode, WeightedActor

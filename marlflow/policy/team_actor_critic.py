@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from marlflow.base.critic_input import CriticInput, CriticSees
 from marlflow.base.spaces import Spaces
+from marlflow.batches.critic_input import CriticInput, CriticSees
 from marlflow.policy.actor_critic import ActorCritic, StochasticActor, stochastic_actor
 from marlflow.policy.torso import TorsoConfig
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from marlflow.base.spaces import Spaces
-from marlflow.base.utterances import UtteranceLayout, utterance_layout
+from marlflow.batches.utterances import UtteranceLayout, utterance_layout
 from marlflow.policy.categorical import CategoricalActor
 from marlflow.policy.dense import linear, through
 from marlflow.policy.torso import TorsoConfig, build_torso

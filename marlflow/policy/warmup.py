@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from torch import Tensor
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.random import RowRandom
 from marlflow.policy.actor import Acted, Mode, MovableActor, WeightedActor
 from marlflow.policy.network_actor import NetworkActor, Scheduled

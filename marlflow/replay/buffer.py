@@ -8,11 +8,12 @@ from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
-from marlflow.base.batch import Array, Batch, Transitions
+from marlflow.base.arrays import Array
 from marlflow.base.errors import CheckpointUnusable, InvalidInput
 from marlflow.base.info_columns import At
-from marlflow.base.items import Inserted
 from marlflow.base.serialization import Tree
+from marlflow.batches.batch import Batch, Transitions
+from marlflow.batches.items import Inserted
 from marlflow.flow import Place
 from marlflow.replay.n_step import terms_problems, window_sums
 from marlflow.replay.sampling import Sampling

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import ClassVar, TypeAlias
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.info_columns import At
-from marlflow.base.joint_sequence_transitions import JointSequenceTransitions
-from marlflow.base.joint_transitions import JointTransitions
+from marlflow.batches.joint_sequence_transitions import JointSequenceTransitions
+from marlflow.batches.joint_transitions import JointTransitions
 from marlflow.replay.segments import SegmentStore, StoredColumns
 from marlflow.replay.sequences import SequenceStore
 

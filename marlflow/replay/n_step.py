@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 
 
 class Windows(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 
 _WIDTH = 32
 

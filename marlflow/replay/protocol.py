@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from marlflow.base.batch import Array, Batch, Decisions, Transitions
-from marlflow.base.items import Inserted
-from marlflow.base.sequence_transitions import SequenceTransitions
+from marlflow.base.arrays import Array
 from marlflow.base.serialization import Tree
+from marlflow.batches.batch import Batch, Decisions, Transitions
+from marlflow.batches.items import Inserted
+from marlflow.batches.sequence_transitions import SequenceTransitions
 from marlflow.flow import Place
 
 

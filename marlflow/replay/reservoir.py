@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from marlflow.base.batch import Array, Batch, Decisions
+from marlflow.base.arrays import Array
 from marlflow.base.errors import CheckpointUnusable, InvalidInput
-from marlflow.base.items import Inserted
 from marlflow.base.random import RowRandom, key
 from marlflow.base.serialization import Tree
+from marlflow.batches.batch import Batch, Decisions
+from marlflow.batches.items import Inserted
 from marlflow.flow import Place
 from marlflow.replay.segments import row_type
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 
 
 class Ring:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.errors import InvalidInput
 from marlflow.base.serialization import Tree
 from marlflow.replay.priorities import SumTree

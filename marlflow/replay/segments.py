@@ -12,10 +12,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from marlflow.base.batch import Array, Batch, Transitions
+from marlflow.base.arrays import Array
 from marlflow.base.errors import InvalidInput
 from marlflow.base.info_columns import At
 from marlflow.base.serialization import Tree
+from marlflow.batches.batch import Batch, Transitions
 from marlflow.replay.ring import Ring
 
 _FEW_SEGMENTS = 64

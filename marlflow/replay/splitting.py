@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from marlflow.base.batch import Array, Batch
+from marlflow.base.arrays import Array
+from marlflow.batches.batch import Batch
 
 _MEMORY_PROPERTIES = ("memory", "memory_version", "bootstrap_memory")
 _BOOTSTRAP = "bootstrap_"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from marlflow.base.batch import Batch, Transitions
 from marlflow.base.errors import InvalidInput
-from marlflow.base.items import Inserted
-from marlflow.base.utterances import UtteranceLayout, spoken
+from marlflow.batches.batch import Batch, Transitions
+from marlflow.batches.items import Inserted
+from marlflow.batches.utterances import UtteranceLayout, spoken
 from marlflow.replay.buffer import ReplayBuffer
 from marlflow.replay.sampling import Uniform
 

@@ -6,9 +6,9 @@ import sys
 from dataclasses import fields
 
 from marlflow.base.errors import CheckpointUnusable
-from marlflow.base.items import Gradients
 from marlflow.base.serialization import MALFORMED, Tree, from_bytes, to_bytes
-from marlflow.base.train_batch import TrainBatch
+from marlflow.batches.items import Gradients
+from marlflow.batches.train_batch import TrainBatch
 
 
 def pack_batch(batch: TrainBatch | Gradients) -> bytes:

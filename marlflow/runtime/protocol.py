@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from marlflow.base.errors import RuntimeFailed
-from marlflow.base.items import Weights
+from marlflow.batches.items import Weights
 from marlflow.learner.protocol import Learner
 from marlflow.replay.protocol import Replay
 from marlflow.replay.shards import learner_of_replay

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from marlflow.algorithms.algorithm import Algorithm
-from marlflow.base.batch import Array
-from marlflow.base.items import Fragment, Packed, as_it_is
+from marlflow.base.arrays import Array
+from marlflow.batches.items import Fragment, Packed, as_it_is
 from marlflow.flow import Flow, Located, Outcome, Place, Plan, StageCall, StageTimes, source
 from marlflow.flow.relocate import Where, relocated
 from marlflow.learner.learner import TorchLearner

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from marlflow.base.items import Fragment
+from marlflow.batches.items import Fragment
 from marlflow.sampling.protocol import Round
 from marlflow.sampling.receipts import Receipt
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from marlflow.base.batch import Batch
+from marlflow.batches.batch import Batch
 from marlflow.flow import StageCall
 from marlflow.learner.distributed.shards import no_rows, sharded
 from marlflow.runtime.stage_chain import merge_payloads

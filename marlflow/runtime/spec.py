@@ -11,13 +11,13 @@ from marlflow.algorithms.algorithm import Algorithm, Member, needs_state
 from marlflow.algorithms.imported import Imported
 from marlflow.algorithms.info_columns import columns_of_rows, info_columns
 from marlflow.algorithms.initial_parameters import InitialParameters
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.info_columns import InfoColumn, InfoColumns
-from marlflow.base.items import as_it_is
 from marlflow.base.random import key, named_seed
 from marlflow.base.ranges import CPUs, CustomResources, GPUs, Processes
 from marlflow.base.schedules import ScheduledFloat
 from marlflow.base.spaces import Spaces
+from marlflow.batches.items import as_it_is
 from marlflow.flow.relocate import Where
 from marlflow.learner.compute import Compute
 from marlflow.learner.learner import TorchLearner

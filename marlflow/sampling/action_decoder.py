@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces as gym_spaces
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.errors import MarlflowError
 
 # Larger Discrete spaces create their numbers when chosen.

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.errors import EnvironmentFailed
 from marlflow.base.info_columns import InfoColumn
 from marlflow.env import BatchedStep, SnapshotEnv

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 
 
 class Credited:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.errors import EnvironmentFailed
 from marlflow.env import EnvAdapter
 from marlflow.sampling.faults import FaultLog, fault_of

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import perf_counter
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.progress import progress
 from marlflow.base.random import key, mix
 from marlflow.policy.actor import EvaluationModes

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces as gym_spaces
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.env import BatchedEnv, BatchedStep
 from marlflow.env.batched.adapter import empty_actions
 from marlflow.env.batched.arrays import as_numpy

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 
 import numpy as np
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.errors import EnvironmentFailed
 from marlflow.base.info_columns import NO_COLUMNS, InfoColumns
 from marlflow.base.random import key

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from marlflow.base.batch import Batch
 from marlflow.base.errors import ConfigInvalid
+from marlflow.batches.batch import Batch
 from marlflow.flow import StageTimes
 from marlflow.policy.actor import Actor
 from marlflow.policy.adapted import AdaptingActor

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces as gym_spaces
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.encoder import ObservationOutside
-from marlflow.base.items import Weights
 from marlflow.base.random import RowRandom
 from marlflow.base.spaces import Spaces, components
+from marlflow.batches.items import Weights
 from marlflow.policy.actor import Acted, Actor, EvaluationMode, Mode, RecurrentActor, WeightedActor
 from marlflow.sampling.action_decoder import ActionDecoder
 from marlflow.sampling.step_buffer import StepBuffer

@@ -12,9 +12,9 @@ from types import MappingProxyType
 from typing import Any, Protocol, cast, runtime_checkable
 
 from marlflow.base.errors import CheckpointUnusable
-from marlflow.base.items import Weights
 from marlflow.base.near import meant
 from marlflow.base.serialization import Tree
+from marlflow.batches.items import Weights
 from marlflow.sampling.frozen_store import FrozenStore, MemoryStore, StoredEntries
 from marlflow.sampling.protocol import FrozenPolicy
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
-from marlflow.base.batch import Batch
-from marlflow.base.items import Fragment, Weights
 from marlflow.base.pickling import pickled_by_arguments
 from marlflow.base.serialization import Tree
+from marlflow.batches.batch import Batch
+from marlflow.batches.items import Fragment, Weights
 from marlflow.policy.actor import EvaluationModes
 from marlflow.sampling.receipts import Evaluated, Fault, Receipt
 from marlflow.sampling.saved_state import ResumeReport

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.encoder import ObservationOutside
 from marlflow.base.errors import EnvironmentFailed
 from marlflow.base.serialization import Tree

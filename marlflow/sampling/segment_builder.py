@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from marlflow.base.batch import Array, Batch
+from marlflow.base.arrays import Array
+from marlflow.batches.batch import Batch
 from marlflow.sampling.credited import Credited
 from marlflow.sampling.env_source import Finals
 from marlflow.sampling.lanes import Lanes

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.errors import ConfigInvalid
-from marlflow.base.items import Weights
 from marlflow.base.random import RowRandom
+from marlflow.batches.items import Weights
 from marlflow.policy.actor import Acted, Actor, EvaluationMode, EvaluationModes, Mode, WeightedActor, mode_in
 from marlflow.policy.row_groups import RowGroups
 from marlflow.policy.stacked import ActingMembers, CohortActor, members_of

@@ -8,13 +8,14 @@ from time import perf_counter, time
 
 import numpy as np
 
-from marlflow.base.batch import Array, Batch
+from marlflow.base.arrays import Array
 from marlflow.base.errors import CheckpointFailed, ConfigInvalid, NotCompiled
 from marlflow.base.fault_kind import FaultKind
 from marlflow.base.info_columns import coefficient_name
-from marlflow.base.items import Weights
 from marlflow.base.serialization import Tree
 from marlflow.base.spaces import Spaces
+from marlflow.batches.batch import Batch
+from marlflow.batches.items import Weights
 from marlflow.env.batched.protocol import FUNCTIONAL_ENVIRONMENTS, is_functional
 from marlflow.policy.actor import Actor, EvaluationModes, WeightedActor
 from marlflow.policy.adapted import AdaptingActor

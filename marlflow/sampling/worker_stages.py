@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from marlflow.base.batch import Batch
 from marlflow.base.errors import StageFailed
-from marlflow.base.items import Weights
+from marlflow.batches.batch import Batch
+from marlflow.batches.items import Weights
 from marlflow.flow import StageTimes
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.errors import CheckpointUnusable, EnvironmentFailed
 from marlflow.base.serialization import Tree
 from marlflow.sampling.batched_pool import BatchedEnvPool

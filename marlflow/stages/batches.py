@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from marlflow.base.batch import Batch, EstimatedBatch
-from marlflow.base.joint import JointBatch, JointBatches, join
-from marlflow.base.sequences import Sequences, cut_sequences
+from marlflow.batches.batch import Batch, EstimatedBatch
+from marlflow.batches.joint import JointBatch, JointBatches, join
+from marlflow.batches.sequences import Sequences, cut_sequences
 from marlflow.flow import Traits
 from marlflow.learner.protocol import Learner
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar, cast
 
-from marlflow.base.batch import EstimatedBatch
-from marlflow.base.train_batch import TrainBatch
+from marlflow.batches.batch import EstimatedBatch
+from marlflow.batches.train_batch import TrainBatch
 from marlflow.flow import Traits
 from marlflow.learner.advantages import with_cost_advantages
 from marlflow.learner.multiplier import COST_CRITIC, MULTIPLIER, Multiplier

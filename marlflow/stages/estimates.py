@@ -7,9 +7,9 @@ from typing import ClassVar, cast
 
 import numpy as np
 
-from marlflow.base.batch import Batch, EstimatedBatch
 from marlflow.base.errors import PlanInvalid
-from marlflow.base.items import Fragment
+from marlflow.batches.batch import Batch, EstimatedBatch
+from marlflow.batches.items import Fragment
 from marlflow.flow import Traits
 from marlflow.learner.advantages import advantages, normalized
 from marlflow.learner.protocol import Learner, ValueFunction

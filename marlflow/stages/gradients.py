@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, cast
 
-from marlflow.base.batch import Batch
-from marlflow.base.items import Gradients, Packed, Update
+from marlflow.batches.batch import Batch
+from marlflow.batches.items import Gradients, Packed, Update
 from marlflow.flow import Traits
 from marlflow.learner.compiled_updates import GRADIENTS_APART
 from marlflow.learner.protocol import Learner

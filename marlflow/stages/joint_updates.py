@@ -8,9 +8,9 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 
-from marlflow.base.batch import Batch, EstimatedBatch
-from marlflow.base.items import Update
-from marlflow.base.joint import EstimatedJointBatches, JointBatches
+from marlflow.batches.batch import Batch, EstimatedBatch
+from marlflow.batches.items import Update
+from marlflow.batches.joint import EstimatedJointBatches, JointBatches
 from marlflow.flow import Traits
 from marlflow.flow.protocols import describe
 from marlflow.flow.traits import traits_of

@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from marlflow.base.batch import Batch, Transitions
 from marlflow.base.errors import InvalidInput
-from marlflow.base.items import Fragment, Inserted, Update
-from marlflow.base.joint import JointBatches
-from marlflow.base.joint_segments import JointSegments, TeamReward, joint_segments
+from marlflow.batches.batch import Batch, Transitions
+from marlflow.batches.items import Fragment, Inserted, Update
+from marlflow.batches.joint import JointBatches
+from marlflow.batches.joint_segments import JointSegments, TeamReward, joint_segments
 from marlflow.flow import StageCall, Traits
 from marlflow.flow.protocols import MOST_AHEAD, RunsAhead
 from marlflow.learner.initial_priorities import transitions_of

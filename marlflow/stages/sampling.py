@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from marlflow.base.awaiting import begun
-from marlflow.base.batch import Batch
 from marlflow.base.errors import PlanInvalid
-from marlflow.base.items import Fragment, JointFragment, Packed
-from marlflow.base.joint import JointBatches
+from marlflow.batches.batch import Batch
+from marlflow.batches.items import Fragment, JointFragment, Packed
+from marlflow.batches.joint import JointBatches
 from marlflow.flow import Traits
 from marlflow.sampling.protocol import Drain, Request, Round, Workers
 

@@ -11,8 +11,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from marlflow.base.batch import Batch
-from marlflow.base.items import Update
+from marlflow.batches.batch import Batch
+from marlflow.batches.items import Update
 from marlflow.flow import Traits
 from marlflow.learner.protocol import Learner
 from marlflow.learner.published_learner import PublishedLearner

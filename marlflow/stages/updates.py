@@ -8,8 +8,8 @@ from functools import reduce
 from operator import or_
 from typing import Any, ClassVar
 
-from marlflow.base.items import Update
-from marlflow.base.train_batch import TrainBatch
+from marlflow.batches.items import Update
+from marlflow.batches.train_batch import TrainBatch
 from marlflow.flow import StageCall, Traits
 from marlflow.learner.compiled_updates import STEPS_AHEAD
 from marlflow.learner.protocol import Learner, Scheduled

@@ -7,7 +7,7 @@ from typing import ClassVar, cast
 
 import numpy as np
 
-from marlflow.base.batch import Batch, EstimatedBatch
+from marlflow.batches.batch import Batch, EstimatedBatch
 from marlflow.flow import Traits
 from marlflow.learner.protocol import Learner
 from marlflow.learner.utterance_advantages import UtteranceCritic, utterance_advantages

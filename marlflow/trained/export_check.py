@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from scipy.special import softmax
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.progress import tracked
 from marlflow.base.random import RowRandom
 from marlflow.base.spaces import components

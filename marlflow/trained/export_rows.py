@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.errors import MarlflowError
 from marlflow.base.progress import progress
 from marlflow.base.spaces import Spaces, components

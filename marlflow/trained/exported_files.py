@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.errors import ConfigInvalid, MarlflowError
 from marlflow.base.new_files import replacing
 from marlflow.base.progress import progress

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 
 TEXT_SIZE = (640, 480)
 """Width and height of a frame of text, in pixels."""

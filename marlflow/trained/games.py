@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from gymnasium import spaces
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.env.adapter import EnvAdapter, StepResult
 
 

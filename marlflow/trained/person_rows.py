@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from marlflow.base.batch import Array, Batch
+from marlflow.base.arrays import Array
 from marlflow.base.spaces import Spaces
+from marlflow.batches.batch import Batch
 from marlflow.env.adapter import AgentEnd
 from marlflow.offline.dataset_writer import DatasetTarget, DatasetWriter
 from marlflow.offline.manifest import Manifest, RecordedEnvironment, write_manifest

@@ -14,7 +14,7 @@ import torch
 from gymnasium import spaces as gym
 from torch import Tensor, nn
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.observations import Leaf, named
 from marlflow.base.spaces import DISCRETE_KINDS, Spaces

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.errors import ConfigInvalid, InvalidInput
 from marlflow.base.near import meant
 from marlflow.base.random import RowRandom, episode_seed, key
@@ -23,7 +23,7 @@ from marlflow.config.records import played_environment
 from marlflow.driver.entrants import Entrants
 from marlflow.env.frames import raised
 from marlflow.policy.actor import AskedMode
-from marlflow.runtime.saved_league import SavedRun
+from marlflow.runs.saved_league import SavedRun
 from marlflow.sampling.episodes import EVALUATION
 from marlflow.trained.policy import TrainedPolicy
 

@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.errors import ConfigInvalid, MarlflowError
 
 GIF_FPS: Final = 50.0

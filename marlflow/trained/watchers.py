@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.errors import MarlflowError
 from marlflow.base.progress import progress
 from marlflow.base.spaces import Spaces

@@ -10,8 +10,9 @@ import numpy as np
 from gymnasium import spaces as gym
 from hypothesis import strategies as st
 
-from marlflow.base.batch import Array, Batch
+from marlflow.base.arrays import Array
 from marlflow.base.spaces import Spaces
+from marlflow.batches.batch import Batch
 
 LENGTH, ACTIONS = 3, 3
 SPACES = Spaces(

@@ -11,7 +11,7 @@ import torch
 from gymnasium import spaces as gym
 
 import marlflow as mf
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.spaces import Spaces
 from marlflow.learner.compute import ON_CPU
 from tests.algorithms.parts import forward, terms_of_step

@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces as gym
 
 import marlflow as mf
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.spaces import Spaces
 from marlflow.learner.compute import ON_CPU
 from marlflow.runtime.inline import InlinePlace

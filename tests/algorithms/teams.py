@@ -11,7 +11,7 @@ from torch import Tensor
 
 import marlflow as mf
 from marlflow.algorithms.mixing_loss import MixingLoss
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.spaces import Spaces
 from marlflow.learner.compute import ON_CPU
 

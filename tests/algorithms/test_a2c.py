@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import marlflow as mf
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.learner.gradients import mean_gradients
 from tests.algorithms.parts import (
     DISCRETE,

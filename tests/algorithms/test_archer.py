@@ -16,8 +16,9 @@ import marlflow as mf
 from marlflow.algorithms.algorithm import Member
 from marlflow.algorithms.archer import ArCHer
 from marlflow.algorithms.archer_loss import TokenActorLoss, TokenBaselineLoss, UtteranceCriticsLoss
-from marlflow.base.batch import Array, EstimatedBatch, Transitions
+from marlflow.base.arrays import Array
 from marlflow.base.spaces import Spaces
+from marlflow.batches.batch import EstimatedBatch, Transitions
 from marlflow.flow import source
 from marlflow.learner.learner import TorchLearner
 from marlflow.policy.utterance import sampled

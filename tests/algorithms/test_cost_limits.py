@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import marlflow as mf
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.spaces import Spaces
 from tests.algorithms.parts import DISCRETE, MASKED, forward, make_learner, make_plan, terms_of_step
 from tests.algorithms.several_losses import BOX, ROWS, apart, transitions, within

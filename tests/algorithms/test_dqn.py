@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import marlflow as mf
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.learner.compute import ON_CPU
 from tests.algorithms.parts import (
     DISCRETE,

@@ -15,11 +15,11 @@ import marlflow as mf
 from marlflow.base.serialization import from_bytes
 from marlflow.base.spaces import Spaces
 from marlflow.checks.validation import ready
-from marlflow.env import cartpole_team, pendulum_team
-from marlflow.env.wrappers import joint_state
+from marlflow.env.games import cartpole_team, pendulum_team
+from marlflow.env.wrappers.shipped import joint_state
 from marlflow.learner.compute import ON_CPU
+from marlflow.runs.saved_runs import newest
 from marlflow.runtime.inline import InlinePlace
-from marlflow.runtime.saved_runs import newest
 from tests.driver.joint_learning import ThreeGroups, team_run
 from tests.driver.watching import reports
 from tests.runtime.small_runs import small_run, without_times

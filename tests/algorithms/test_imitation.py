@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import marlflow as mf
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.spaces import Spaces
 from tests.algorithms.parts import (
     CONTINUOUS,

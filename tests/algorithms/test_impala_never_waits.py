@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import marlflow as mf
-from marlflow.base.items import Packed
+from marlflow.batches.items import Packed
 from marlflow.flow import Executor, Outcome, StageCall, StageTimes
 from tests.algorithms.parts import make_learner
 

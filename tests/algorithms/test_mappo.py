@@ -13,12 +13,13 @@ import torch
 from gymnasium import spaces as gym
 
 import marlflow as mf
-from marlflow.base.batch import Array, EstimatedBatch
+from marlflow.base.arrays import Array
 from marlflow.base.spaces import Spaces
+from marlflow.batches.batch import EstimatedBatch
 from marlflow.checks.validation import ready
-from marlflow.env import cartpole_team
-from marlflow.env.cartpole_team import CartPoleTeam
-from marlflow.env.wrappers import joint_state
+from marlflow.env.games import cartpole_team
+from marlflow.env.games.cartpole_team import CartPoleTeam
+from marlflow.env.wrappers.shipped import joint_state
 from marlflow.policy.actor_critic import ActorCritic
 from marlflow.policy.recurrent_actors import RecurrentActorCritic
 from marlflow.sampling.protocol import Request

@@ -13,7 +13,7 @@ import torch
 from gymnasium import spaces as gym
 
 import marlflow as mf
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.spaces import Spaces
 from marlflow.learner.compute import ON_CPU
 

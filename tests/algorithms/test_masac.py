@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from marlflow.algorithms.masac import MASAC
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from tests.algorithms.joint_parts import (
     CHOICES,
     ROWS,

@@ -14,7 +14,7 @@ from gymnasium import spaces as gym
 from torch import Tensor
 
 import marlflow as mf
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.spaces import Spaces
 from marlflow.learner.compute import ON_CPU
 from tests.algorithms.teams import gradient_of

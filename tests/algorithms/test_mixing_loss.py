@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import marlflow as mf
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.learner.compute import ON_CPU
 from marlflow.policy.normalized import RunningMoments
 from tests.algorithms.teams import SCOUT, TEAM, gradient_of, loss_of, team_learner, team_rows, tensors

@@ -14,10 +14,10 @@ from mpe2 import simple_spread_v3
 from pettingzoo.classic import connect_four_v3
 
 import marlflow as mf
-from marlflow.base.batch import Array
-from marlflow.base.sequences import Sequences, cut_sequences
+from marlflow.base.arrays import Array
 from marlflow.base.spaces import Spaces
-from marlflow.env import cartpole_team
+from marlflow.batches.sequences import Sequences, cut_sequences
+from marlflow.env.games import cartpole_team
 from marlflow.learner.advantages import advantages
 from marlflow.learner.compute import ON_CPU
 from marlflow.sampling.protocol import Request

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import marlflow as mf
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.spaces import Spaces
 from tests.algorithms.parts import CONTINUOUS, DISCRETE, MASKED, NUM_ACTIONS, forward, make_learner
 from tests.algorithms.several_losses import BOX, ROWS, apart, bandit, found, naive_q, transitions, within

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import marlflow as mf
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.flow.protocols import stage_call
 from tests.algorithms.parts import CONTINUOUS, forward, make_learner
 from tests.algorithms.several_losses import BOX, ROWS, apart, bandit, found, naive_q, transitions, within

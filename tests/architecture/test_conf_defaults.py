@@ -14,8 +14,8 @@ from hydra.utils import get_class
 from omegaconf import OmegaConf
 
 import marlflow as mf
-from marlflow.env import pettingzoo_registry
 from marlflow.env.make import import_factory
+from marlflow.env.simulators import pettingzoo_registry
 from tests.architecture.sources import REPOSITORY, within
 from tests.env.optional import is_installed
 

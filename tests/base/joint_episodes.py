@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from hypothesis import strategies as st
 
-from marlflow.base.batch import Array, Batch
-from marlflow.base.joint import JointBatches
+from marlflow.base.arrays import Array
+from marlflow.batches.batch import Batch
+from marlflow.batches.joint import JointBatches
 
 # Slot of each agent, by policy; slots interleave, and the policies see and do different things.
 SLOTS = {"left": (1, 4), "right": (0, 2, 3)}

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from hypothesis import strategies as st
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.observations import ObservationLayout, Path
 
 FLOATS = (np.float16, np.float32, np.float64)

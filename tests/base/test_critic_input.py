@@ -10,8 +10,8 @@ import torch
 from gymnasium import spaces as gym
 
 import marlflow as mf
-from marlflow.base.critic_input import CriticInput, CriticSees, critic_input
 from marlflow.base.spaces import Spaces
+from marlflow.batches.critic_input import CriticInput, CriticSees, critic_input
 from marlflow.policy.nested import Reader
 
 NUM_AGENTS = 4

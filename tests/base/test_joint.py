@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marlflow.base.batch import Array, Batch
-from marlflow.base.joint import JointBatch, join
+from marlflow.base.arrays import Array
+from marlflow.batches.batch import Batch
+from marlflow.batches.joint import JointBatch, join
 
 # Slot of each agent, by policy; slots interleave, and the policies see and do different things.
 SLOTS = {"left": (1, 4), "right": (0, 2, 3)}

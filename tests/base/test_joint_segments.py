@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marlflow.base.batch import Batch
-from marlflow.base.joint_segments import JointSegments, TeamReward, joint_segments
+from marlflow.batches.batch import Batch
+from marlflow.batches.joint_segments import JointSegments, TeamReward, joint_segments
 from tests.base.joint_episodes import SLOTS, Segment, batch_of, batches_of, played
 
 _SEATED = {"obs": "bootstrap_obs", "action_mask": "bootstrap_mask"}

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from ray import cloudpickle
 
-from marlflow.base.batch import IN_BAND_BYTES, Batch, EstimatedBatch
-from marlflow.base.items import Inserted, Update, Weights
 from marlflow.base.pickling import pickled_by_arguments
+from marlflow.batches.batch import IN_BAND_BYTES, Batch, EstimatedBatch
+from marlflow.batches.items import Inserted, Update, Weights
 from marlflow.sampling.protocol import Request
 from marlflow.sampling.receipts import EpisodeResult, MembersSent, PolicyReceipt, Receipt
 

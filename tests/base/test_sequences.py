@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marlflow.base.batch import EstimatedBatch
-from marlflow.base.sequences import cut_sequences
+from marlflow.batches.batch import EstimatedBatch
+from marlflow.batches.sequences import cut_sequences
 
 
 def batch_of(lengths, seed=0):

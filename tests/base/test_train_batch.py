@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 import marlflow as mf
-from marlflow.base.batch import Array
-from marlflow.base.sequences import cut_sequences
+from marlflow.base.arrays import Array
 from marlflow.base.serialization import to_bytes
+from marlflow.batches.sequences import cut_sequences
 from marlflow.learner.task_batches import TaskBatch
 from marlflow.runtime.packing import pack_batch, unpack_batch
 from marlflow.runtime.stage_chain import Rows

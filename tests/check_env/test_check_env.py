@@ -14,9 +14,9 @@ from marlflow.check_env.play import Played, play
 from marlflow.check_env.same_spaces import SameSpaces
 from marlflow.check_env.seats import Seats, seats_of
 from marlflow.env import open_adapter
-from marlflow.env.cartpole_family import CartPoleFamily
-from marlflow.env.cartpole_team import CartPoleTeam
-from marlflow.env.cartpole_team import env as cartpole_team_aec
+from marlflow.env.games.cartpole_family import CartPoleFamily
+from marlflow.env.games.cartpole_team import CartPoleTeam
+from marlflow.env.games.cartpole_team import env as cartpole_team_aec
 from tests.check_env.trial_environments import (
     Compass,
     Copies,

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import marlflow as mf
-from marlflow.env import cartpole_team, sign, toll
-from marlflow.env.managed import managed
-from marlflow.env.wrappers import reward_scale
+from marlflow.env.games import cartpole_team, sign, toll
+from marlflow.env.wrappers.managed import managed
+from marlflow.env.wrappers.shipped import reward_scale
 from tests.driver.costly import Costly
 from tests.sampling.test_batched_costs import Costing
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import marlflow as mf
-from marlflow.env import cartpole_family, cartpole_team
+from marlflow.env.games import cartpole_family, cartpole_team
 from tests.sentences import wrong_with
 
 

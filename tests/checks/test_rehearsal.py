@@ -16,7 +16,7 @@ from marlflow.algorithms.shipped import SHIPPED
 from marlflow.base.spaces import Spaces
 from marlflow.checks.rehearsal import rehearsal_problems
 from marlflow.checks.validation import ready
-from marlflow.env.cartpole_team import CartPoleTeam
+from marlflow.env.games.cartpole_team import CartPoleTeam
 from marlflow.env.spaces_only import SpacesOnlyEnv
 from marlflow.runtime.spec import LearnerSpec, PolicySpec, RunSpec
 from tests.algorithms.conversations import SPACES as CONVERSATION

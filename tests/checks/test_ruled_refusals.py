@@ -8,10 +8,10 @@ import marlflow as mf
 from tests.config.composition import experiment_of
 from tests.sentences import refusals
 
-CLIFF = ("env=python", "env._target_=marlflow.env.cliff.parallel_env")
-CLIFF_IN_TURNS = ("env=python", "env._target_=marlflow.env.cliff.env")
-SIGN = ("env=python", "env._target_=marlflow.env.sign.parallel_env")
-GRID = ("env=python", "env._target_=marlflow.env.gridworld.parallel_env")
+CLIFF = ("env=python", "env._target_=marlflow.env.games.cliff.parallel_env")
+CLIFF_IN_TURNS = ("env=python", "env._target_=marlflow.env.games.cliff.env")
+SIGN = ("env=python", "env._target_=marlflow.env.games.sign.parallel_env")
+GRID = ("env=python", "env._target_=marlflow.env.games.gridworld.parallel_env")
 BOX = "{_target_: gymnasium.spaces.Box, low: -1.0, high: 1.0, shape: [1]}"
 
 
@@ -27,7 +27,7 @@ def tasked(transitions: str, also: str = "") -> tuple[str, ...]:
     automaton = (
         f"{{states: [a, b], initial: a, accepting: [[b]], {also}transitions: [{transitions}, {{from: b, to: b}}]}}"
     )
-    labels = ("labels=marlflow.env.gridworld.labels", "sees=env")
+    labels = ("labels=marlflow.env.games.gridworld.labels", "sees=env")
     return ("wrappers=automaton", *(f"env.wrappers.automaton.{s}" for s in (*labels, f"automaton={automaton}")))
 
 
@@ -74,7 +74,7 @@ REFUSED = {
     ),
     # Limits on costs
     "costs in turns": (
-        ("env=python", "env._target_=marlflow.env.toll.env", *car("ppo", f"{OWN}.parts.cost={LIMIT}")[1:]),
+        ("env=python", "env._target_=marlflow.env.games.toll.env", *car("ppo", f"{OWN}.parts.cost={LIMIT}")[1:]),
         "so that a cost would count several times; use the environment's parallel_env",
     ),
     "no batched costs": (
@@ -103,19 +103,19 @@ REFUSED = {
     # Shields
     "no shield": ((*CLIFF, *shielded()), "set safe, the import path of a function that says which actions are safe"),
     "masked torque": (
-        ("env=pendulum_team", *shielded("safe=marlflow.env.cliff.stays_up")),
+        ("env=pendulum_team", *shielded("safe=marlflow.env.games.cliff.stays_up")),
         "leave it out by agents=<pattern>, or correct joint actions by post",
     ),
     "least of bool": (
-        (*CLIFF, *shielded("safe=marlflow.env.cliff.stays_up", "when_none=least")),
+        (*CLIFF, *shielded("safe=marlflow.env.games.cliff.stays_up", "when_none=least")),
         "when_none=least compares risks, so safe must return float [4], not bool",
     ),
     "when none": (
-        (*CLIFF, *shielded("safe=marlflow.env.cliff.stays_up", "when_none=some")),
+        (*CLIFF, *shielded("safe=marlflow.env.games.cliff.stays_up", "when_none=some")),
         "when_none must be one of error, all, least, not 'some'",
     ),
     "joint in turns": (
-        (*CLIFF_IN_TURNS, *shielded("post=marlflow.env.cliff.stays_up")),
+        (*CLIFF_IN_TURNS, *shielded("post=marlflow.env.games.cliff.stays_up")),
         "post corrects joint actions, of Parallel environments; here agents take turns, so use safe",
     ),
     # Automata

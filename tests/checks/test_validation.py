@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import marlflow as mf
 from marlflow.checks.validation import ready
 from marlflow.config.placement import shared_equally
-from marlflow.env.cartpole_team import CartPoleTeam
+from marlflow.env.games.cartpole_team import CartPoleTeam
 from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.resources import Machines
 from tests.config.composition import algorithms

@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium.spaces import Box
 from pettingzoo.utils import BaseWrapper
 
-from marlflow.env.cartpole_team import CartPoleTeam, env
+from marlflow.env.games.cartpole_team import CartPoleTeam, env
 
 
 class NoMap(CartPoleTeam):

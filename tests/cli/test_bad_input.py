@@ -285,7 +285,7 @@ CASES = {
     ),
     "environment that refuses its arguments": (
         ["plan", "env.num_agents=0"],
-        "environment marlflow.env.cartpole_team.parallel_env cannot be made with num_agents=0, max_cycles=200, "
+        "environment marlflow.env.games.cartpole_team.parallel_env cannot be made with num_agents=0, max_cycles=200, "
         "velocities=True: ValueError: num_agents and max_cycles must be at least 1, not 0 and 200",
     ),
     "environment that cannot be reset": (

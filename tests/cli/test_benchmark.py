@@ -17,7 +17,7 @@ from marlflow.cli.benchmark_runs import BenchmarkPlan
 from marlflow.config.suite import read_suite, scaled_schedules
 from marlflow.league.comparison import mean_estimate
 from marlflow.observe.sinks import read_metrics
-from marlflow.runtime.run_state import LOCK, run_state
+from marlflow.runs.run_state import LOCK, run_state
 from tests.architecture.sources import REPOSITORY
 from tests.cli.conftest import Marlflow, content, table
 

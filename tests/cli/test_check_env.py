@@ -22,7 +22,7 @@ def line(text: str, label: str) -> str:
 def test_a_good_environment_is_ready_and_the_next_command_is_named(marlflow: Marlflow) -> None:
     said = marlflow("check-env", "cartpole_team", "env.num_agents=2", "seed=4", *FEW)
     assert (said.code, said.err) == (0, "")
-    assert said.out.startswith("marlflow.env.cartpole_team.parallel_env  Parallel, 2 x cart, seed 4\n")
+    assert said.out.startswith("marlflow.env.games.cartpole_team.parallel_env  Parallel, 2 x cart, seed 4\n")
     assert line(said.out, "parallel_api_test") == "passed"
     assert line(said.out, "parallel_seed_test") == "passed"
     assert line(said.out, "rewards") == "conserved, not zero-sum"
@@ -174,7 +174,7 @@ def test_bad_input_is_one_clear_error(marlflow: Marlflow, words: list[str], prob
 def test_the_next_command_has_the_folder_of_the_configuration(marlflow: Marlflow, tmp_path: Path) -> None:
     (tmp_path / "my conf" / "env").mkdir(parents=True)
     (tmp_path / "my conf" / "env" / "auction.yaml").write_text(
-        "_target_: marlflow.env.cartpole_team.parallel_env\nnum_agents: 2\n", encoding="utf-8"
+        "_target_: marlflow.env.games.cartpole_team.parallel_env\nnum_agents: 2\n", encoding="utf-8"
     )
     said = marlflow("check-env", "--config-dir", "my conf", "auction", *FEW)
     following = said.out.splitlines()[-1]

@@ -11,8 +11,8 @@ import pytest
 
 from marlflow.base.errors import InvalidInput
 from marlflow.cli.run_folder import checked_run
-from marlflow.runtime.checkpoint_notes import Notes
-from marlflow.runtime.checkpoints import CheckpointStore
+from marlflow.runs.checkpoint_notes import Notes
+from marlflow.runs.checkpoints import CheckpointStore
 
 IDENTITY: dict[str, Any] = {"env": {"agents": ["player_1", "player_2"]}, "policies": {"main": {"algorithm": "ppo"}}}
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import marlflow as mf
-from marlflow.runtime.saved_runs import chosen
+from marlflow.runs.saved_runs import chosen
 from tests.cli.conftest import Marlflow, trained_in
 from tests.cli.test_league import TRAINED
 from tests.cli.test_links import COMMANDS

@@ -149,7 +149,7 @@ def of_somebody_else(run: Path) -> None:
 
 
 def with_another_environment(run: Path) -> None:
-    rps = {"_target_": "marlflow.env.pettingzoo_registry.make", "id": "classic/rps-v2"}
+    rps = {"_target_": "marlflow.env.simulators.pettingzoo_registry.make", "id": "classic/rps-v2"}
     changed(run.parent / "plain", lambda values: values.update({"env": rps}))
 
 

@@ -21,7 +21,7 @@ FILES = {
 
 # A game with other agents, arguments and spaces than those of init.
 OTHER_GAME = """
-from marlflow.env.toll import Toll
+from marlflow.env.games.toll import Toll
 
 class RingWalk(Toll):
     def __init__(self, roads: int = 3, render_mode: str | None = None) -> None:

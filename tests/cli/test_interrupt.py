@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.killed_drivers import SETTINGS, Command, reports, started
-from marlflow.runtime.run_state import run_state
-from marlflow.runtime.saved_runs import newest
+from marlflow.runs.run_state import run_state
+from marlflow.runs.saved_runs import newest
 
 ENDLESS = [*SETTINGS, "stop.env_steps=900000000", "hydra.run.dir=run", "checkpoint.every_env_steps=1000000"]
 INLINE, RAY = [*ENDLESS, "runtime=inline"], [*ENDLESS, "runtime=ray"]

@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.killed_drivers import SETTINGS, Command, started
 from marlflow.cli.requeue import requeued_on_signal
-from marlflow.runtime.saved_runs import newest
+from marlflow.runs.saved_runs import newest
 from tests.cli.conftest import Marlflow, table
 from tests.cli.test_train import SHORT
 from tests.driver.kept_runs import without_times

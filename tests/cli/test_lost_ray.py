@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.killed_drivers import ROUND, SETTINGS, started
-from marlflow.runtime.saved_runs import newest
+from marlflow.runs.saved_runs import newest
 
 pytestmark = pytest.mark.slow
 

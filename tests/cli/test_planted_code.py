@@ -113,13 +113,22 @@ def test_a_run_does_not_go_on_with_it(
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        ("env", {"_target_": "marlflow.env.gymnasium_team.parallel_env", "id": "planted_module:Game-v0"}),
-        ("env", {"_target_": "marlflow.env.pettingzoo_registry.make", "id": "planted_module:butterfly/pistonball-v6"}),
-        ("env", {"_target_": "marlflow.env.lbf.parallel_env", "id": "planted_module:Foraging-8x8-2p-3f-v3"}),
-        ("env", {"_target_": "marlflow.env.openspiel.env", "game": "efg_game(filename=planted_module)"}),
+        ("env", {"_target_": "marlflow.env.simulators.gymnasium_team.parallel_env", "id": "planted_module:Game-v0"}),
+        (
+            "env",
+            {
+                "_target_": "marlflow.env.simulators.pettingzoo_registry.make",
+                "id": "planted_module:butterfly/pistonball-v6",
+            },
+        ),
+        ("env", {"_target_": "marlflow.env.simulators.lbf.parallel_env", "id": "planted_module:Foraging-8x8-2p-3f-v3"}),
+        ("env", {"_target_": "marlflow.env.simulators.openspiel.env", "game": "efg_game(filename=planted_module)"}),
         ("env._args_", ["planted_module:Game-v0"]),
-        ("env.wrappers", [{"_target_": "marlflow.env.shield.shield", "safe": "planted_module.safe"}]),
-        ("env.wrappers", [{"_target_": "marlflow.env.wrappers.reward_scale", "by": {"_target_": "planted_module.x"}}]),
+        ("env.wrappers", [{"_target_": "marlflow.env.wrappers.shield.shield", "safe": "planted_module.safe"}]),
+        (
+            "env.wrappers",
+            [{"_target_": "marlflow.env.wrappers.shipped.reward_scale", "by": {"_target_": "planted_module.x"}}],
+        ),
         (f"{LEARNER}.algorithm", {"_target_": "marlflow.Scripted", "choose": "planted_module.choose"}),
         (
             f"{LEARNER}.algorithm.optimizer",
@@ -210,7 +219,7 @@ def change_manifest(run: Path, **changes: Any) -> None:
 RECORDED: Mapping[str, Mapping[str, Any]] = {
     "factory": {"factory": "os.system", "arguments": {"command": f"touch {MARK}"}},
     "wrapper": {"wrappers": [{"factory": "os.system", "arguments": {}}]},
-    "id": {"factory": "marlflow.env.gymnasium_team.parallel_env", "arguments": {"id": "os.system:x"}},
+    "id": {"factory": "marlflow.env.simulators.gymnasium_team.parallel_env", "arguments": {"id": "os.system:x"}},
     "marlflow's": {"factory": "marlflow.cli.main.main", "arguments": {"argv": PLANTED["argv"]}},
 }
 
@@ -230,7 +239,9 @@ def test_records_are_trusted_by_a_flag_which_the_run_remembers(
     run: Path, marlflow: Marlflow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "their_carts.py").write_text("from marlflow.env.cartpole_team import parallel_env\n", encoding="utf-8")
+    (tmp_path / "their_carts.py").write_text(
+        "from marlflow.env.games.cartpole_team import parallel_env\n", encoding="utf-8"
+    )
     change_manifest(run, factory="their_carts.parallel_env")
     assert marlflow("plan", *OFFLINE).code == 2
     assert marlflow("plan", "--trust", *OFFLINE).code == 0

@@ -15,7 +15,7 @@ import pytest
 from marlflow.base.errors import ConfigInvalid
 from marlflow.config import recorded
 from marlflow.config.recorded import check_modules
-from marlflow.runtime.saved_runs import newest
+from marlflow.runs.saved_runs import newest
 from tests.cli.conftest import Marlflow, content, trained_in
 from tests.cli.spoiled import Spoilt, assert_refused_untouched, cut_off, nothing, without_checkpoints
 from tests.cli.test_train import SHORT
@@ -187,9 +187,11 @@ def test_bad_input_is_one_clear_error_and_touches_nothing(case: Spoilt, marlflow
 
 # -- from another folder ----------------------------------------------------------------------------------------------
 
-MODULE = (
-    "from marlflow.env.cartpole_team import parallel_env\n\ndef own_env():\n    return parallel_env(num_agents=2)\n"
-)
+MODULE = """from marlflow.env.games.cartpole_team import parallel_env
+
+def own_env():
+    return parallel_env(num_agents=2)
+"""
 OWN_ENV = ("env=python", "env._target_=resumed_module.own_env", "record={folder: rows}")
 
 

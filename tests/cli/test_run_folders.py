@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from marlflow.runtime.run_state import LOCK
+from marlflow.runs.run_state import LOCK
 from tests.cli.conftest import Marlflow, content
 from tests.cli.test_resume import overrides
 from tests.cli.test_train import SHORT

@@ -18,7 +18,7 @@ MODULE = "named_by_a_run"
 OWN_ENVIRONMENT = """
 from pathlib import Path
 Path(__file__).with_name("imported").touch()
-from marlflow.env.cartpole_team import parallel_env
+from marlflow.env.games.cartpole_team import parallel_env
 """
 SETTINGS = [word for word in SHORT if not word.startswith("env=")]
 
@@ -94,7 +94,7 @@ def test_functions_that_a_setting_names_are_found_too(marlflow: Marlflow, run: P
     change(
         run, "- env=python", "- env=python\n- policy@policies.cart=scripted\n- policies.cart.algorithm.choose=os.abort"
     )
-    change(run, f"{MODULE}.parallel_env", "marlflow.env.cartpole_team.parallel_env")
+    change(run, f"{MODULE}.parallel_env", "marlflow.env.games.cartpole_team.parallel_env")
     said = marlflow("resume", "run")
     assert said.code == 2
     assert "elsewhere: policies.cart.algorithm.choose='os.abort';" in said.err

@@ -10,7 +10,7 @@ import pytest
 from marlflow.cli.sweep_records import read_records
 from marlflow.cli.tune_trial import TuneTrial
 from marlflow.observe.sinks import read_metrics
-from marlflow.runtime.saved_runs import newest
+from marlflow.runs.saved_runs import newest
 from tests.cli.conftest import Marlflow
 from tests.cli.test_train import SHORT
 

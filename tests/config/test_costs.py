@@ -9,8 +9,8 @@ import pytest
 
 import marlflow as mf
 from marlflow.checks.validation import ready
-from marlflow.env import cartpole_team, toll
 from marlflow.env.batched.cartpole_team import BatchedCartPoleTeam
+from marlflow.env.games import cartpole_team, toll
 from marlflow.sampling.batched_pool import BatchedEnvPool
 from tests.driver.costly import carts
 from tests.runtime.small_runs import small_run

@@ -11,9 +11,9 @@ import pytest
 import marlflow as mf
 from marlflow.checks.validation import ready
 from marlflow.config.construct import build
-from marlflow.env import cartpole_team
-from marlflow.env.cartpole_team import CartPoleTeam
-from marlflow.env.wrappers import joint_state
+from marlflow.env.games import cartpole_team
+from marlflow.env.games.cartpole_team import CartPoleTeam
+from marlflow.env.wrappers.shipped import joint_state
 from tests.runtime.small_runs import small_run
 from tests.sentences import wrong_with
 

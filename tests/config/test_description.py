@@ -17,7 +17,7 @@ from marlflow.config.description import describe
 from marlflow.config.recorded import record
 from marlflow.config.schema import read_values
 from marlflow.driver.checkpointing import identity
-from marlflow.env.cartpole_team import parallel_env
+from marlflow.env.games.cartpole_team import parallel_env
 from tests.config.composition import experiment_of
 from tests.runtime.small_runs import small_run
 

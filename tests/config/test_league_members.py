@@ -18,9 +18,9 @@ from marlflow.algorithms.imported import Imported, SavedPolicy
 from marlflow.checks.validation import ready
 from marlflow.config.imports import imported_policy, load_policy, policy_of
 from marlflow.config.league_members import described_member
-from marlflow.runtime.saved_league import saved_run
-from marlflow.runtime.saved_policies import from_export, read_export, to_export
-from marlflow.runtime.saved_runs import EXPERIMENT
+from marlflow.runs.saved_league import saved_run
+from marlflow.runs.saved_policies import from_export, read_export, to_export
+from marlflow.runs.saved_runs import EXPERIMENT
 from tests.league.runs import LEAGUES, league_run
 from tests.runtime.small_runs import small_run
 from tests.sentences import refusals

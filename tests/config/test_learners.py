@@ -14,7 +14,7 @@ import marlflow as mf
 from marlflow.checks.validation import ready
 from marlflow.config.checked import CheckedExperiment
 from marlflow.config.plans import drawn_plan
-from marlflow.env.wrappers import joint_state
+from marlflow.env.wrappers.shipped import joint_state
 from tests.config.composition import prepared
 from tests.driver.joint_learning import SMALL, Team, ThreeGroups, team_run
 from tests.sentences import refusals

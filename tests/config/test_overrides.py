@@ -202,7 +202,7 @@ def test_casts_that_lose_nothing_are_hydras_own() -> None:
     assert prepared("seed=int(7)").config.seed == 7
 
 
-SEATED = "{_target_: marlflow.sampling.matchmaking.RandomSeats, policies: [ppo_player, dqn_player]}"
+SEATED = "{_target_: marlflow.matchmaking.matchmakers.RandomSeats, policies: [ppo_player, dqn_player]}"
 RULES = [{"match": "player_0", "policy": "ppo_player"}, {"match": "*", "policy": "dqn_player"}]
 
 
@@ -223,4 +223,4 @@ def test_rules_can_be_replaced_by_a_matchmaker_and_a_matchmaker_by_rules_or_by_a
 def test_a_part_of_a_matchmaker_can_be_changed() -> None:
     changed = prepared("experiment=connect_four_random_seats", "mapping.policies=[dqn_player, ppo_player]")
     assert changed.config.mapping.policies == ["dqn_player", "ppo_player"]
-    assert changed.config.mapping._target_ == "marlflow.sampling.matchmaking.RandomSeats"
+    assert changed.config.mapping._target_ == "marlflow.matchmaking.matchmakers.RandomSeats"

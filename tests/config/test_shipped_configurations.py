@@ -27,7 +27,7 @@ def _options(group: str) -> list[str]:
 # What an option leaves to the user.
 GIVEN = {
     "functional": ["env.make=tests.env.functional_games.Walkers", "env.max_env_steps=9"],
-    "python": ["env._target_=marlflow.env.cartpole_team.parallel_env"],
+    "python": ["env._target_=marlflow.env.games.cartpole_team.parallel_env"],
     "pettingzoo": ["env.id=classic/tictactoe-v3"],
     "gymnasium_team": ["env.id=tests.env.tuple_game:TupleGame-v0", "+env.arguments.alike=true"],
 }
@@ -44,7 +44,7 @@ def test_each_environment_can_be_trained_on_by_default_and_played(name: str) -> 
         experiment = read(composed([f"env={name}", *GIVEN.get(name, ())]), problems)
     assert experiment is not None
     assert problems == []
-    named = {"python": "marlflow.env.cartpole_team.parallel_env", "pettingzoo": "tictactoe-v3"}
+    named = {"python": "marlflow.env.games.cartpole_team.parallel_env", "pettingzoo": "tictactoe-v3"}
     assert experiment.name == named.get(name, name)
     made = ready(experiment)
     drawn_plan(made.experiment, made.spec).check()
@@ -108,7 +108,7 @@ def test_wrappers_are_put_on_in_the_order_in_which_they_are_chosen() -> None:
         problems: list[str] = []
         experiment = read(prepared("env=simple_spread", f"wrappers=[{','.join(order)}]").config, problems)
         assert experiment is not None
-        names = [wrapper.name.removeprefix("marlflow.env.wrappers.") for wrapper in experiment.env.wrappers]  # type: ignore[attr-defined]
+        names = [wrapper.name.removeprefix("marlflow.env.wrappers.shipped.") for wrapper in experiment.env.wrappers]  # type: ignore[attr-defined]
         padding = ["pad_observations", "pad_actions"]
         assert names == (["agent_indicator", *padding] if order[1] == "padding" else [*padding, "agent_indicator"])
 

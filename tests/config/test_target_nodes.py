@@ -111,12 +111,12 @@ def test_an_optimizer_is_partial_in_any_case() -> None:
 
 
 def test_functions_that_marlflow_calls_take_settings_and_no_positions() -> None:
-    wrapper = "+env.wrappers.clip={_target_: marlflow.env.wrappers.clip_observations, _partial_: true}"
+    wrapper = "+env.wrappers.clip={_target_: marlflow.env.wrappers.shipped.clip_observations, _partial_: true}"
     (clip,) = experiment_of("env=cartpole_team", wrapper).env.wrappers
     assert clip.arguments == {}
     with pytest.raises(mf.ConfigInvalid, match=r"env.wrappers.clip._args_: the first argument of a wrapper is the env"):
         experiment_of("env=cartpole_team", f"{wrapper[:-1]}, _args_: [1]}}")
-    pairing = "{_target_: marlflow.sampling.matchmaking.RandomSeats, _partial_: true, policies: [a]}"
+    pairing = "{_target_: marlflow.matchmaking.matchmakers.RandomSeats, _partial_: true, policies: [a]}"
     with pytest.raises(mf.ConfigInvalid, match="mapping"):
         ready_of("env=cartpole_team", f"mapping={pairing}")
 

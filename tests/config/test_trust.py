@@ -121,11 +121,11 @@ def test_a_shipped_experiment_needs_no_trust_as_configured_and_as_recorded(name:
 
 MAIN = "marlflow.cli.main.main"
 PPO = {"_target_": "marlflow.PPO"}
-CARTS = {"_target_": "marlflow.env.cartpole_team.parallel_env"}
-LBF = {"_target_": "marlflow.env.lbf.parallel_env"}
-GYMNASIUM = {"_target_": "marlflow.env.gymnasium_team.parallel_env"}
-PETTINGZOO = {"_target_": "marlflow.env.pettingzoo_registry.make"}
-OPENSPIEL = {"_target_": "marlflow.env.openspiel.env"}
+CARTS = {"_target_": "marlflow.env.games.cartpole_team.parallel_env"}
+LBF = {"_target_": "marlflow.env.simulators.lbf.parallel_env"}
+GYMNASIUM = {"_target_": "marlflow.env.simulators.gymnasium_team.parallel_env"}
+PETTINGZOO = {"_target_": "marlflow.env.simulators.pettingzoo_registry.make"}
+OPENSPIEL = {"_target_": "marlflow.env.simulators.openspiel.env"}
 
 
 def policy(**values: Any) -> dict[str, Any]:
@@ -171,7 +171,7 @@ FOUND: Mapping[str, tuple[dict[str, Any], list[str]]] = {
     "a path that is no text": ({"env": {**CARTS, "x": Path("/etc/passwd"), "y": b"../x"}}, ["x", "y"]),
     "an address": ({"runtime": {"address": "ray://x:1"}}, ["runtime.address='ray://x:1'"]),
     "a function": (
-        {"env": {**CARTS, "wrappers": [{"_target_": "marlflow.env.shield.shield", "safe": "shutil.rmtree"}]}},
+        {"env": {**CARTS, "wrappers": [{"_target_": "marlflow.env.wrappers.shield.shield", "safe": "shutil.rmtree"}]}},
         ["env.wrappers[0].safe='shutil.rmtree'"],
     ),
     "a wrapper by name": ({"env": {"wrappers": {"x": CARTS}}}, [f"env.wrappers.x._target_='{CARTS['_target_']}'"]),
@@ -213,8 +213,13 @@ def test_anything_else_needs_trust(case: str) -> None:
         {"env": {**LBF, "id": "Foraging-8x8-2p-3f-coop-v3", "arguments": {"penalty": 0.1}}},
         {"env": {**PETTINGZOO, "id": "classic/connect_four-v3", "api": "aec"}},
         {"env": {**OPENSPIEL, "game": "goofspiel(num_cards=4,points_order=descending)"}},
-        {"env": {**CARTS, "wrappers": {"w": {"_target_": "marlflow.env.managed.managed", "manager": "m_{agent}"}}}},
-        {"env": {**CARTS, "wrappers": {"w": {"_target_": "marlflow.env.shield.shield", "agents": "a.[0-9]"}}}},
+        {
+            "env": {
+                **CARTS,
+                "wrappers": {"w": {"_target_": "marlflow.env.wrappers.managed.managed", "manager": "m_{agent}"}},
+            }
+        },
+        {"env": {**CARTS, "wrappers": {"w": {"_target_": "marlflow.env.wrappers.shield.shield", "agents": "a.[0-9]"}}}},
         policy(algorithm={**PPO, "optimizer": {"_target_": "torch.optim.adamw.AdamW", "weight_decay": 0.01}}),
         policy(algorithm={"_target_": "marlflow.Scripted", "choose": "marlflow.policy.connect_four.one_ply"}),
         policy(init={"run": "/somebody/runs/a", "checkpoint": "best", "trust": []}),
@@ -255,11 +260,11 @@ def test_records_name_what_their_environment_imports(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("environment", "found"),
     [
-        ({"factory": "marlflow.env.cartpole_team.parallel_env", "arguments": {"num_agents": 2}}, []),
+        ({"factory": "marlflow.env.games.cartpole_team.parallel_env", "arguments": {"num_agents": 2}}, []),
         ({"factory": MAIN}, [MAIN]),
         ({"factory": RECORDS, "arguments": {"folder": "x", "trust": ["os.system"]}}, ["os.system"]),
         ({"factory": LBF["_target_"], "arguments": {"_target_": CARTS["_target_"], "id": "x:y"}}, ["x:y"]),
-        ({"wrappers": [(MAIN, {"_target_": "marlflow.env.wrappers.gray"})]}, [MAIN, "posix.system"]),
+        ({"wrappers": [(MAIN, {"_target_": "marlflow.env.wrappers.shipped.gray"})]}, [MAIN, "posix.system"]),
     ],
 )
 def test_a_manifest_is_checked_as_a_configuration_is(

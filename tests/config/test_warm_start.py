@@ -19,9 +19,9 @@ from marlflow.config.checked import CheckedExperiment
 from marlflow.config.imports import load_policy, policy_of
 from marlflow.learner.named_parameters import is_part, named_parameters
 from marlflow.policy.unwrapped import network_of
-from marlflow.runtime.saved_league import SavedRun, saved_run
-from marlflow.runtime.saved_policies import saved_policy, to_export
-from marlflow.runtime.saved_runs import chosen, newest
+from marlflow.runs.saved_league import SavedRun, saved_run
+from marlflow.runs.saved_policies import saved_policy, to_export
+from marlflow.runs.saved_runs import chosen, newest
 from tests.league.runs import LEAGUES, MAIN, league_run
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, SMALL_R2D2, small_run
 from tests.runtime.team_runs import teams

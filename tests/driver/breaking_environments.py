@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from marlflow.env.cartpole_team import CartPoleTeam
+from marlflow.env.games.cartpole_team import CartPoleTeam
 
 AT_STEP = 4
 

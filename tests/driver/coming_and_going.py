@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from pettingzoo import ParallelEnv
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 
 EPISODE = 12
 ABSENT = "red_3"

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from pettingzoo.utils import BaseParallelWrapper
 
-from marlflow.env import cartpole_team, pendulum_team
+from marlflow.env.games import cartpole_team, pendulum_team
 from tests.driver.two_groups import TwoGroups
 
 

@@ -13,7 +13,7 @@ from pettingzoo import ParallelEnv
 from torch import Tensor, nn
 
 import marlflow as mf
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 
 WIDTHS = {"speaker": 2, "listener": 3, "walker": 4}
 EPISODE = 7

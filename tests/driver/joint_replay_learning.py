@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import marlflow as mf
-from marlflow.base.joint_segments import TeamReward
+from marlflow.batches.joint_segments import TeamReward
 from marlflow.policy.recurrent_actors import RecurrentQNetwork
 from tests.driver.coming_and_going import ComingAndGoing
 from tests.driver.joint_learning import SMALL, joint_run

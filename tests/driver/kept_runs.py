@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from marlflow.base.serialization import from_bytes
-from marlflow.runtime.checkpoints import Checkpoint
-from marlflow.runtime.saved_runs import DRIVER, newest
+from marlflow.runs.checkpoints import Checkpoint
+from marlflow.runs.saved_runs import DRIVER, newest
 
 
 def kept(run_dir: Path) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 import marlflow as mf
-from marlflow.env import cartpole_team
+from marlflow.env.games import cartpole_team
 from tests.runtime.small_runs import small_run
 
 

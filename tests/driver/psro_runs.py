@@ -11,7 +11,7 @@ from gymnasium.spaces import Box, Discrete
 
 import marlflow as mf
 from marlflow.base.spaces import Spaces
-from marlflow.env import openspiel
+from marlflow.env.simulators import openspiel
 from marlflow.league.dealing import LeagueMatchmaker
 from marlflow.league.members import Members
 from marlflow.league.payoffs import Payoffs

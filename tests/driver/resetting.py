@@ -9,7 +9,7 @@ import numpy as np
 from pettingzoo.classic import tictactoe_v3
 
 import marlflow as mf
-from marlflow.env import cartpole_team
+from marlflow.env.games import cartpole_team
 from tests.runtime.small_runs import small_run
 
 CARTS = mf.Env(cartpole_team.parallel_env, {"max_cycles": 50, "num_agents": 2}, num_envs=4)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import marlflow as mf
-from marlflow.runtime.saved_runs import folder, newest
+from marlflow.runs.saved_runs import folder, newest
 from tests.driver.kept_runs import assert_equal, kept, without_times
 from tests.driver.watching import reports
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import marlflow as mf
-from marlflow.env import cartpole_team, guess_number
+from marlflow.env.games import cartpole_team, guess_number
 from tests.driver.kept_runs import kept
 from tests.driver.resumed_runs import resumes_exactly
 from tests.driver.watching import standing

@@ -10,10 +10,10 @@ import pytest
 
 import marlflow as mf
 from marlflow.checks.validation import ready
-from marlflow.env import cartpole_team
 from marlflow.env.batched.versions import batched_maker
+from marlflow.env.games import cartpole_team
 from marlflow.env.make import EnvMaker
-from marlflow.env.wrappers import joint_state
+from marlflow.env.wrappers.shipped import joint_state
 from marlflow.observe.sinks import read_metrics
 from tests.runtime.small_runs import SMALL, SMALL_PPO, small_run, without_times
 

@@ -17,9 +17,9 @@ import marlflow as mf
 from marlflow.base.fault_kind import FaultKind
 from marlflow.driver.faults import FaultBudget
 from marlflow.driver.run_metrics import RunMetrics
-from marlflow.env.cartpole_team import CartPoleTeam
-from marlflow.runtime import checkpoints
-from marlflow.runtime.saved_runs import newest
+from marlflow.env.games.cartpole_team import CartPoleTeam
+from marlflow.runs import checkpoints
+from marlflow.runs.saved_runs import newest
 from marlflow.sampling.receipts import Fault
 from tests.driver.watching import reports
 from tests.runtime.small_runs import small_run

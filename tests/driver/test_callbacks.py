@@ -12,7 +12,7 @@ import pytest
 
 import marlflow as mf
 from marlflow.driver.callbacks import MOST_FAILURES_IN_A_ROW
-from marlflow.runtime.saved_runs import newest
+from marlflow.runs.saved_runs import newest
 from tests.driver.breaking_environments import Raises
 from tests.driver.watching import reports
 from tests.runtime.small_runs import SMALL_PPO, policies, small_run

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import marlflow as mf
-from marlflow.runtime.checkpoint_files import rows_file, rows_files
+from marlflow.runs.checkpoint_files import rows_file, rows_files
+from marlflow.runs.saved_runs import newest
 from marlflow.runtime.inline import InlineRuntime
-from marlflow.runtime.saved_runs import newest
 from tests.driver.kept_runs import kept
 from tests.runtime.small_runs import SMALL_DQN, policies, small_run
 

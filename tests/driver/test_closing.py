@@ -12,8 +12,8 @@ import pytest
 import marlflow as mf
 from marlflow.check_env import speed
 from marlflow.checks.validation import ready
-from marlflow.env.cartpole_team import CartPoleTeam
-from marlflow.runtime.saved_runs import newest
+from marlflow.env.games.cartpole_team import CartPoleTeam
+from marlflow.runs.saved_runs import newest
 from marlflow.sampling import env_closing as closing
 from tests.driver.watching import reports
 from tests.runtime.small_runs import small_run

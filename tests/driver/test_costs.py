@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import marlflow as mf
-from marlflow.env import toll
-from marlflow.env.wrappers import joint_state
+from marlflow.env.games import toll
+from marlflow.env.wrappers.shipped import joint_state
 from tests.driver.costly import CostlyGroups, carts, pendulums
 from tests.driver.kept_runs import assert_equal, kept
 from tests.driver.resumed_runs import resumes_exactly

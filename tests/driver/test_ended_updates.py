@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import marlflow as mf
-from marlflow.env import guess_number
+from marlflow.env.games import guess_number
 from marlflow.learner.update_limit import ClockLimit
-from marlflow.runtime.saved_runs import newest
+from marlflow.runs.saved_runs import newest
 from tests.driver.resumed_runs import resumes_exactly
 from tests.driver.test_graceful_shutdown import Signals
 from tests.runtime.small_runs import SMALL, SMALL_DQN, policies, small_run

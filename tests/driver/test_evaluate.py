@@ -24,9 +24,9 @@ from marlflow.checks.validation import ready
 from marlflow.config.imports import policy_of
 from marlflow.driver.evaluation_files import as_csv, as_json, write_evaluation
 from marlflow.driver.evaluation_tables import as_table
-from marlflow.runtime.saved_league import saved_run
-from marlflow.runtime.saved_policies import to_export
-from marlflow.runtime.saved_runs import newest
+from marlflow.runs.saved_league import saved_run
+from marlflow.runs.saved_policies import to_export
+from marlflow.runs.saved_runs import newest
 from tests.driver.joint_learning import team_run
 from tests.driver.rock_paper_scissors import RockPaperScissors
 from tests.league.runs import LEAGUES, MAIN, league_run
@@ -256,7 +256,7 @@ def constant(action: int, obs: Any, action_mask: Any, generator: Any) -> Any:
 
 def set_meta(run_dir: Path, meta: list[dict[str, float]]) -> None:
     """Write another checkpoint, with these meta-strategies."""
-    from marlflow.runtime.checkpoints import CheckpointStore
+    from marlflow.runs.checkpoints import CheckpointStore
 
     last = newest(run_dir)
     files = {name: bytes(last.read(name)) for name in last.names}

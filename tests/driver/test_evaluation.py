@@ -15,7 +15,7 @@ import torch
 import marlflow as mf
 from marlflow.base.random import key
 from marlflow.checks.validation import ready
-from marlflow.runtime.saved_runs import newest
+from marlflow.runs.saved_runs import newest
 from tests.driver.rock_paper_scissors import PAYOFF, ROUNDS, RockPaperScissors
 from tests.driver.watching import EVALUATION_KEYS, Seen, reports
 from tests.runtime.small_runs import SMALL, SMALL_DQN, small_run, without_times

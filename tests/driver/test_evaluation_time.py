@@ -10,7 +10,7 @@ import marlflow as mf
 from marlflow.config.opponents import Pairing
 from marlflow.driver.episode_metrics import game
 from marlflow.driver.evaluation import TimeShare, in_turn
-from marlflow.env.cartpole_team import CartPoleTeam
+from marlflow.env.games.cartpole_team import CartPoleTeam
 from marlflow.sampling import evaluation
 from tests.driver.kept_runs import assert_equal, kept
 from tests.driver.watching import Seen, reports

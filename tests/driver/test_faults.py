@@ -17,8 +17,8 @@ import pytest
 import marlflow as mf
 from marlflow.base.random import episode_seed
 from marlflow.cli.failures import failure
-from marlflow.env.cartpole_team import CartPoleTeam
-from marlflow.runtime.saved_runs import newest
+from marlflow.env.games.cartpole_team import CartPoleTeam
+from marlflow.runs.saved_runs import newest
 from marlflow.sampling.receipts import Fault
 from tests.driver import breaking_environments, kept_runs
 from tests.driver.breaking_environments import (

@@ -11,9 +11,9 @@ import pytest
 from gymnasium.spaces import Box
 
 import marlflow as mf
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.checks.validation import ready
-from marlflow.env.cartpole_team import CartPoleTeam
+from marlflow.env.games.cartpole_team import CartPoleTeam
 from marlflow.sampling.worker import RolloutWorker
 from tests.runtime.small_runs import SMALL_DQN, policies, small_run
 from tests.sentences import wrong_with

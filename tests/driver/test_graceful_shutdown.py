@@ -14,11 +14,11 @@ from ray._private import utils
 import marlflow as mf
 from marlflow.driver import graceful_shutdown as interrupt_module
 from marlflow.driver.graceful_shutdown import GracefulShutdown, Terminated
-from marlflow.env.cartpole_team import CartPoleTeam
+from marlflow.env.games.cartpole_team import CartPoleTeam
 from marlflow.observe.sinks import JsonlSink
+from marlflow.runs.saved_runs import newest
 from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.ray.local_ray import without_signal_handlers
-from marlflow.runtime.saved_runs import newest
 from tests.driver.kept_runs import assert_equal, kept, without_times
 from tests.driver.watching import reports
 from tests.runtime.small_runs import small_run

@@ -12,8 +12,8 @@ import torch
 from pettingzoo.utils import BaseParallelWrapper
 
 import marlflow as mf
-from marlflow.env import cartpole_team
 from marlflow.env.functional.own import batched_env
+from marlflow.env.games import cartpole_team
 from tests.driver.resumed_runs import resumes_exactly
 from tests.driver.watching import reports
 from tests.env.functional_games import Walkers

@@ -11,7 +11,7 @@ import pytest
 from gymnasium.spaces import Box
 
 import marlflow as mf
-from marlflow.env import cartpole_team, pendulum_team
+from marlflow.env.games import cartpole_team, pendulum_team
 from tests.driver.joint_learning import ThreeGroups, team_run
 from tests.driver.joint_replay_learning import sum_run
 from tests.driver.kept_runs import kept

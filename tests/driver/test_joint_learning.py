@@ -13,7 +13,7 @@ import marlflow as mf
 from marlflow.base.serialization import from_bytes
 from marlflow.checks.validation import ready
 from marlflow.config.plans import drawn_plan
-from marlflow.runtime.saved_runs import newest
+from marlflow.runs.saved_runs import newest
 from tests.driver.joint_learning import SMALL, Team, team_run
 from tests.driver.kept_runs import assert_equal, kept
 from tests.driver.resumed_runs import resumes_exactly

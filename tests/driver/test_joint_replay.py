@@ -15,7 +15,7 @@ import marlflow as mf
 from marlflow.base.serialization import from_bytes
 from marlflow.checks.validation import ready
 from marlflow.config.plans import drawn_plan
-from marlflow.runtime.saved_runs import newest
+from marlflow.runs.saved_runs import newest
 from marlflow.sampling.protocol import Request
 from tests.driver import coming_and_going
 from tests.driver.joint_replay_learning import RecurrentSum, Sum, sum_run

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import marlflow as mf
-from marlflow.env.cartpole_team import CartPoleTeam
+from marlflow.env.games.cartpole_team import CartPoleTeam
+from marlflow.runs.run_state import run_state
 from marlflow.runtime.inline import InlineRuntime
-from marlflow.runtime.run_state import run_state
 from tests.runtime.small_runs import small_run
 
 ROUND = 80  # env steps

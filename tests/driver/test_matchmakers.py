@@ -17,9 +17,9 @@ import marlflow as mf
 from marlflow.checks.validation import ready
 from marlflow.cli.main import failure
 from marlflow.config.schema import read_values
-from marlflow.env.cartpole_team import CartPoleTeam
+from marlflow.env.games.cartpole_team import CartPoleTeam
+from marlflow.matchmaking.matchmakers import TRIAL, EpisodeId, RandomSeats, deal_one
 from marlflow.sampling.mapping import Rule, policy_of
-from marlflow.sampling.matchmaking import TRIAL, EpisodeId, RandomSeats, deal_one
 from marlflow.sampling.receipts import EpisodeResult
 from tests.driver.watching import Seen, standing
 from tests.runtime.small_runs import SMALL_DQN, SMALL_PPO, policies, small_run, without_times
@@ -167,7 +167,7 @@ def test_agents_that_nobody_declared_cannot_be_seated() -> None:
 
 
 def read(mapping: Any, problems: list[str]) -> mf.Experiment:
-    env = {"_target_": "marlflow.env.cartpole_team.parallel_env"}
+    env = {"_target_": "marlflow.env.games.cartpole_team.parallel_env"}
     chosen = {
         name: {"algorithm": {"_target_": f"marlflow.algorithms.{kind.name}.{kind.__name__}"}}
         for name, kind in (("hunters", mf.PPO), ("prey", mf.DQN))
@@ -180,7 +180,7 @@ def read(mapping: Any, problems: list[str]) -> mf.Experiment:
 @pytest.mark.parametrize(
     "mapping",
     [
-        {"_target_": "marlflow.sampling.matchmaking.RandomSeats", "policies": ["hunters", "prey"]},
+        {"_target_": "marlflow.matchmaking.matchmakers.RandomSeats", "policies": ["hunters", "prey"]},
         {"_target_": f"{__name__}.InTurns"},
         {"_target_": f"{__name__}.leads", "leader": "hunters"},
     ],
@@ -196,11 +196,12 @@ def test_a_target_is_a_class_to_make_or_a_function_to_ask(mapping: Any) -> None:
     ("mapping", "problem"),
     [
         (
-            {"_target_": "marlflow.sampling.matchmaking.RandomSeat"},
-            "mapping._target_: module marlflow.sampling.matchmaking has no 'RandomSeat'; did you mean 'RandomSeats'?",
+            {"_target_": "marlflow.matchmaking.matchmakers.RandomSeat"},
+            "mapping._target_: module marlflow.matchmaking.matchmakers has no 'RandomSeat'; "
+            "did you mean 'RandomSeats'?",
         ),
         (
-            {"_target_": "marlflow.sampling.matchmaking.RandomSeats", "polices": ["hunters"]},
+            {"_target_": "marlflow.matchmaking.matchmakers.RandomSeats", "polices": ["hunters"]},
             "there is no mapping.polices; did you mean 'mapping.policies'?",
         ),
         ({"_target_": f"{__name__}.leads"}, "mapping.leader is missing: leads needs it"),

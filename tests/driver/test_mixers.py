@@ -87,7 +87,7 @@ def with_state(**changes: Any) -> mf.Experiment:
 
 
 def joint_state(env: Any) -> Any:
-    from marlflow.env.wrappers import joint_state as wrapper
+    from marlflow.env.wrappers.shipped import joint_state as wrapper
 
     return wrapper(env)
 

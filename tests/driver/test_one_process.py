@@ -12,7 +12,7 @@ from filelock import FileLock
 
 import marlflow as mf
 from marlflow.driver.checkpointing import only_process_in
-from marlflow.runtime.run_state import LOCK
+from marlflow.runs.run_state import LOCK
 from tests.runtime.small_runs import small_run
 
 HOLDS = """

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import marlflow as mf
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.checks.validation import ready
 from marlflow.config.opponents import sides_in_turn
 from marlflow.sampling.receipts import EpisodeResult

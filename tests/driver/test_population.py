@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import marlflow as mf
-from marlflow.base.items import Weights
+from marlflow.batches.items import Weights
 from marlflow.checks.validation import ready
 from marlflow.sampling.protocol import FrozenPolicy
 from tests.driver.kept_runs import entries_in, kept
@@ -139,8 +139,8 @@ def rules() -> Any:
 
 
 def test_a_checkpoint_without_the_weights_of_an_entry_is_refused(tmp_path: Path) -> None:
-    from marlflow.sampling.dealer import Dealer
-    from marlflow.sampling.matchmaking import AllowedSeats
+    from marlflow.matchmaking.dealer import Dealer
+    from marlflow.matchmaking.matchmakers import AllowedSeats
 
     mf.train(against_past_selves(MAIN, HALF), tmp_path)
     dealer = Dealer(PastSelves(), AllowedSeats(("cart_0", "cart_1"), {"main": ("cart_0", "cart_1")}), 4, 0)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from marlflow.base.errors import CheckpointFailed
-from marlflow.base.items import Fragment, Inserted, Packed, Update
 from marlflow.base.serialization import from_bytes, to_bytes
+from marlflow.batches.items import Fragment, Inserted, Packed, Update
 from marlflow.driver.queued_items import QueuedItems
 
 ITEMS = [

@@ -14,7 +14,7 @@ import pytest
 
 import marlflow as mf
 from marlflow.checks.validation import ready
-from marlflow.env import cartpole_team
+from marlflow.env.games import cartpole_team
 from marlflow.offline.dataset import find_dataset
 from marlflow.offline.environment import recorded_environment
 from tests.config.composition import algorithms, experiment_of, ready_of

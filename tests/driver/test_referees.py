@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import marlflow as mf
 from marlflow.base.fault_kind import FaultKind
-from marlflow.base.items import Weights
 from marlflow.base.serialization import to_bytes
+from marlflow.batches.items import Weights
 from marlflow.driver.matches import MatchingWorkers, MatchTimes, RefereedWorkers, with_matches
 from marlflow.league.dealing import LeagueMatchmaker
 from marlflow.league.payoffs import Payoffs

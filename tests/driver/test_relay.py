@@ -9,7 +9,7 @@ import pytest
 from marlflow.config.environment import environment_maker, opened
 from marlflow.config.experiment import Env, Rollouts, Stop
 from marlflow.driver.relay import Relay
-from marlflow.env.cartpole_team import CartPoleTeam
+from marlflow.env.games.cartpole_team import CartPoleTeam
 from marlflow.sampling.messages import LeftOut, Logged, Printed, Silent, StepRunning
 from tests.runtime.small_runs import small_run
 

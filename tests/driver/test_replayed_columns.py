@@ -10,7 +10,7 @@ import torch
 from pettingzoo.utils.wrappers import BaseParallelWrapper
 
 import marlflow as mf
-from marlflow.env import cartpole_team
+from marlflow.env.games import cartpole_team
 from tests.runtime.small_runs import SMALL, SMALL_DQN, small_run
 
 BY_ALGORITHM = {

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 import marlflow as mf
-from marlflow.base.sequences import Sequences
 from marlflow.base.serialization import from_bytes
+from marlflow.batches.sequences import Sequences
 from marlflow.checks.validation import ready
 from marlflow.driver.resets import LearnerResets
 from marlflow.driver.round_hooks import BetweenRounds
-from marlflow.runtime.saved_runs import newest
+from marlflow.runs.saved_runs import newest
 from marlflow.sampling.protocol import Drain, Request
 from tests.driver.kept_runs import assert_equal, kept
 from tests.driver.resetting import CARTS, TURNS, Resetting, with_resets

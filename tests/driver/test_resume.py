@@ -14,13 +14,13 @@ import pytest
 from pettingzoo.classic import connect_four_v3
 
 import marlflow as mf
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.spaces import Spaces
 from marlflow.checks.validation import ready
 from marlflow.driver.checkpointing import identity
-from marlflow.env import cartpole_team
+from marlflow.env.games import cartpole_team
 from marlflow.policy.actor import Acted, Mode
-from marlflow.runtime.saved_runs import newest
+from marlflow.runs.saved_runs import newest
 from tests.driver.kept_runs import assert_equal, by_env, driver, kept
 from tests.driver.resumed_runs import resumes_exactly
 from tests.driver.watching import reports
@@ -181,7 +181,7 @@ def test_the_best_stays_too(tmp_path: Path) -> None:
     mf.train(until(small_run(), 1_600, checkpoint=settings), tmp_path)
     returns = {}
     for path in (tmp_path / "checkpoints").iterdir():
-        from marlflow.runtime.checkpoints import CheckpointStore as Store
+        from marlflow.runs.checkpoints import CheckpointStore as Store
 
         state = driver(Store(tmp_path / "checkpoints", 1).at(int(path.name)))
         returns[int(path.name)] = float(np.mean(state["tally"]["policies"]["hunters"]["played"]["returns"]))

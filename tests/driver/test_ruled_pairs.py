@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import marlflow as mf
-from marlflow.env.automaton_task import automaton
-from marlflow.env.managed import managed
-from marlflow.env.shield import shield
+from marlflow.env.wrappers.automaton_task import automaton
+from marlflow.env.wrappers.managed import managed
+from marlflow.env.wrappers.shield import shield
 from tests.driver.kept_runs import assert_equal, kept
 from tests.driver.two_groups import MLP, SMALL, TwoGroups, pair
 

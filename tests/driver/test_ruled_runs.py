@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import marlflow as mf
-from marlflow.env import cliff, gridworld, sign
-from marlflow.env.automaton_task import automaton
-from marlflow.env.managed import managed
-from marlflow.env.shield import shield
+from marlflow.env.games import cliff, gridworld, sign
+from marlflow.env.wrappers.automaton_task import automaton
+from marlflow.env.wrappers.managed import managed
+from marlflow.env.wrappers.shield import shield
 from tests.driver.resumed_runs import resumes_exactly
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, small_run
 from tests.trained.runs import by_hand, by_worker, played_alike
@@ -30,7 +30,7 @@ def of_env(factory: str, arguments: dict[str, object], wrapper: object, mapping:
 
 RUNS = {
     "shield": of_env(
-        "marlflow.env.cliff.parallel_env",
+        "marlflow.env.games.cliff.parallel_env",
         {"max_cycles": 27},
         partial(shield, safe=cliff.stays_up),
         (mf.Rule("walker_0", "one"), mf.Rule("walker_1", "two")),
@@ -54,7 +54,7 @@ PROMISE = {
     ],
 }
 RUNS["automaton"] = of_env(
-    "marlflow.env.gridworld.parallel_env",
+    "marlflow.env.games.gridworld.parallel_env",
     {"max_cycles": 27, "num_agents": 2},
     partial(automaton, labels=gridworld.labels, sees="env", automaton=PROMISE, noop=4),
     (mf.Rule("walker_0", "one"), mf.Rule("walker_1", "two")),
@@ -63,14 +63,14 @@ RUNS["automaton"] = of_env(
 # Options last longer than a fragment (40 turns of both), so the manager's rows are carried over.
 FEW_ROWS = replace(SMALL_DQN, batch_agent_steps=2, train_every_agent_steps=1, learning_starts_agent_steps=4)
 MANAGED = of_env(
-    "marlflow.env.sign.parallel_env",
+    "marlflow.env.games.sign.parallel_env",
     {"max_cycles": 70},
     partial(managed, options=2, every=60, manager="manager", manager_sees="state", intrinsic=sign.reached),
     (mf.Rule("walker_0", "one"), mf.Rule("manager", "two")),
 )
 RUNS["managed"] = replace(MANAGED, policies={**MANAGED.policies, "two": mf.Policy(FEW_ROWS, SMALL)})
 RUNS["managed at every env step"] = of_env(
-    "marlflow.env.sign.parallel_env",
+    "marlflow.env.games.sign.parallel_env",
     {"max_cycles": 70},
     partial(managed, options=2, every=7, manager="manager", intrinsic=sign.reached, manager_acts="every_env_step"),
     (mf.Rule("walker_0", "one"), mf.Rule("manager", "two")),
@@ -86,7 +86,7 @@ def apart(observations: dict[str, Any], actions: dict[str, Any]) -> dict[str, An
 
 
 RUNS["correction"] = of_env(
-    "marlflow.env.cliff.parallel_env",
+    "marlflow.env.games.cliff.parallel_env",
     {"max_cycles": 27},
     partial(shield, post=apart),
     (mf.Rule("walker_0", "one"), mf.Rule("walker_1", "two")),

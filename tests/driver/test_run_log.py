@@ -114,7 +114,7 @@ class Chosen(float):
         (mf.TorchOptimizer(torch.optim.SGD, {"momentum": 0.9}), {"_target_": "torch.optim.sgd.SGD", "momentum": 0.9}),
         (mf.Rule("fox_*", "prey"), {"match": "fox_*", "policy": "prey"}),
         (messages, "tests.driver.test_run_log.messages"),
-        (mf.RandomSeats(["one"]), {"_target_": "marlflow.sampling.matchmaking.RandomSeats", "policies": ["one"]}),
+        (mf.RandomSeats(["one"]), {"_target_": "marlflow.matchmaking.matchmakers.RandomSeats", "policies": ["one"]}),
     ],
 )
 def test_anything_in_an_experiment_can_be_written(value: Any, expected: Any) -> None:

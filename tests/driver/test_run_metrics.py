@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from marlflow.base.fault_kind import FaultKind
-from marlflow.base.items import Update
 from marlflow.base.serialization import from_bytes, to_bytes
+from marlflow.batches.items import Update
 from marlflow.driver.episode_metrics import EvaluationContext
 from marlflow.driver.run_metrics import RunMetrics
 from marlflow.sampling.receipts import CompiledCalls, EpisodeResult, Evaluated, Fault, Receipt

@@ -10,7 +10,7 @@ import pytest
 
 import marlflow as mf
 from marlflow.driver.same_games import SelfPlay, same_games
-from marlflow.env import cartpole_team
+from marlflow.env.games import cartpole_team
 from marlflow.sampling.receipts import EpisodeResult, Receipt
 from tests.driver.test_opponents import ONE, SEATS, TWO, game
 from tests.driver.watching import Seen, reports

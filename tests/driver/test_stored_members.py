@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marlflow.base.errors import SnapshotLost
-from marlflow.base.items import Weights
+from marlflow.batches.items import Weights
 from marlflow.driver.stored_members import StoredMembers
-from marlflow.runtime.checkpoint_format import tensors_file
-from marlflow.runtime.checkpoints import CheckpointStore
-from marlflow.runtime.frozen_policies import frozen_file
+from marlflow.runs.checkpoint_format import tensors_file
+from marlflow.runs.checkpoints import CheckpointStore
+from marlflow.runs.frozen_policies import frozen_file
 from marlflow.runtime.relocation import DriverPlace
 from marlflow.sampling.frozen_store import StoredEntries
 from marlflow.sampling.protocol import FrozenPolicy

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import marlflow as mf
-from marlflow.env.cartpole_team import CartPoleTeam
-from marlflow.runtime.saved_runs import newest
+from marlflow.env.games.cartpole_team import CartPoleTeam
+from marlflow.runs.saved_runs import newest
 from tests.runtime.small_runs import small_run
 
 LONG = mf.Rollouts(num_workers=2, fragment_env_steps=400_000)

@@ -11,7 +11,7 @@ import pytest
 
 import marlflow as mf
 from marlflow.config.imports import load_policy
-from marlflow.env import token_signal
+from marlflow.env.games import token_signal
 from tests.driver.kept_runs import assert_equal, kept, without_times
 from tests.driver.resumed_runs import resumes_exactly
 from tests.driver.watching import reports

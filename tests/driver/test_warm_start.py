@@ -12,10 +12,10 @@ import pytest
 
 import marlflow as mf
 from marlflow.config.imports import load_policy
-from marlflow.runtime.checkpoints import CheckpointStore
-from marlflow.runtime.saved_league import saved_run
-from marlflow.runtime.saved_policies import from_export, saved_policy
-from marlflow.runtime.saved_runs import newest
+from marlflow.runs.checkpoints import CheckpointStore
+from marlflow.runs.saved_league import saved_run
+from marlflow.runs.saved_policies import from_export, saved_policy
+from marlflow.runs.saved_runs import newest
 from tests.driver.resumed_runs import resumes_exactly, saved_at
 from tests.league.runs import LEAGUES, MAIN, league_run
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, small_run

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import marlflow as mf
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from tests.driver.watching import EVALUATION_KEYS, POLICY_KEYS, Seen, reports, standing
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, policies, small_run
 

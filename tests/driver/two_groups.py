@@ -12,7 +12,7 @@ from gymnasium.spaces import Box, Discrete, Space
 from pettingzoo import ParallelEnv
 
 import marlflow as mf
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 
 EPISODE = 10
 WIDTHS = {"left": 3, "right": 4}

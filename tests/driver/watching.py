@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from marlflow.base.items import Update
+from marlflow.batches.items import Update
 from marlflow.driver.episode_metrics import EvaluationContext
 from marlflow.driver.learner_totals import LearnerTotals
 from marlflow.driver.run_metrics import RunMetrics

@@ -17,7 +17,7 @@ from marlflow.env.batched.adapter import BatchedAdapter
 from marlflow.env.batched.cartpole_team import BatchedCartPoleTeam
 from marlflow.env.episode_location import EpisodeLocation
 from marlflow.env.opening import open_adapter
-from marlflow.env.wrappers import agent_indicator
+from marlflow.env.wrappers.shipped import agent_indicator
 from tests.cli.conftest import Marlflow, marlflow  # noqa: F401  a fixture
 
 

@@ -8,13 +8,13 @@ import pytest
 
 from marlflow.env.batched.versions import batched_maker
 from marlflow.env.make import make_environment
-from marlflow.env.wrappers import agent_indicator
+from marlflow.env.wrappers.shipped import agent_indicator
 from tests.env.both_versions import compare
 
 MPE = "mpe2.{}.parallel_env"
 CASES = [
-    ("marlflow.env.cartpole_team.parallel_env", {}),
-    ("marlflow.env.cartpole_team.parallel_env", {"num_agents": 1, "max_cycles": 9, "velocities": False}),
+    ("marlflow.env.games.cartpole_team.parallel_env", {}),
+    ("marlflow.env.games.cartpole_team.parallel_env", {"num_agents": 1, "max_cycles": 9, "velocities": False}),
     (MPE.format("simple_spread_v3"), {}),
     (MPE.format("simple_spread_v3"), {"N": 5, "local_ratio": 0.3, "max_cycles": 40, "continuous_actions": True}),
     (MPE.format("simple_spread_v3"), {"N": 1}),
@@ -29,12 +29,12 @@ CASES = [
     (MPE.format("simple_speaker_listener_v4"), {"continuous_actions": True}),
     (MPE.format("simple_reference_v3"), {}),
     (MPE.format("simple_reference_v3"), {"local_ratio": 0.9, "continuous_actions": True}),
-    ("marlflow.env.toll.parallel_env", {}),
-    ("marlflow.env.toll.parallel_env", {"num_agents": 3}),
-    ("marlflow.env.pendulum_team.parallel_env", {}),
-    ("marlflow.env.pendulum_team.parallel_env", {"num_agents": 1, "max_cycles": 30}),
+    ("marlflow.env.games.toll.parallel_env", {}),
+    ("marlflow.env.games.toll.parallel_env", {"num_agents": 3}),
+    ("marlflow.env.games.pendulum_team.parallel_env", {}),
+    ("marlflow.env.games.pendulum_team.parallel_env", {"num_agents": 1, "max_cycles": 30}),
     *(
-        ("marlflow.env.matrix_games.parallel_env", {"game": game, "as_one_agent": joint})
+        ("marlflow.env.games.matrix_games.parallel_env", {"game": game, "as_one_agent": joint})
         for game in ("climbing", "penalty", "both", "qtran", "two_step")
         for joint in (False, True)
     ),

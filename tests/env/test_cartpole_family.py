@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
-from marlflow.env import cartpole_family
-from marlflow.env.cartpole_family import draw_task
+from marlflow.env.games import cartpole_family
+from marlflow.env.games.cartpole_family import draw_task
 
 
 def test_the_carts_move_as_gymnasiums_with_the_physics_of_their_task():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
-from marlflow.env import cartpole_team
+from marlflow.env.games import cartpole_team
 
 
 def test_each_cart_moves_as_gymnasiums_does():

@@ -19,8 +19,8 @@ from pettingzoo.utils.conversions import parallel_to_aec
 from marlflow import conf
 from marlflow.base.random import episode_seed
 from marlflow.config.environment import environment_maker
-from marlflow.env import matrix_games, recall, relay, sacrifice
 from marlflow.env.batched.single import as_pettingzoo
+from marlflow.env.games import matrix_games, recall, relay, sacrifice
 from marlflow.policy.actor import Acted
 from marlflow.policy.scripted import RandomActor
 from tests.config.composition import experiment_of
@@ -64,7 +64,7 @@ PLAYED = {
     "pursuit": Played(("env.max_cycles=15", "env.n_evaders=5"), collects=(20, 1, 30)),
     "rware": Played(("env.max_cycles=30",)),
     "vmas": Played(("env.max_env_steps=20",)),
-    "python": Played(("env._target_=marlflow.env.cartpole_team.env",), collects=(70, 1, 200, 90)),
+    "python": Played(("env._target_=marlflow.env.games.cartpole_team.env",), collects=(70, 1, 200, 90)),
 }
 # Where each player's gain is the others' loss.
 ZERO_SUM = {
@@ -259,13 +259,13 @@ GUESS = (
     "{from: 1, when: '!unsafe', to: 1}, {from: 1, when: unsafe, to: 3}, {from: 2, when: unsafe, to: 3}, "
     "{from: 2, when: '!unsafe & goal1', to: 1}, {from: 2, when: '!unsafe & !goal1', to: 2}]}"
 )
-LABELS = ("labels=marlflow.env.gridworld.labels", "sees=env", "noop=4")
+LABELS = ("labels=marlflow.env.games.gridworld.labels", "sees=env", "noop=4")
 RULED = {
-    "shield": ("cliff", ("env.max_cycles=12",), ("safe=marlflow.env.cliff.stays_up",)),
+    "shield": ("cliff", ("env.max_cycles=12",), ("safe=marlflow.env.games.cliff.stays_up",)),
     "managed": (
         "sign",
         (),
-        ("options=2", "every=5", "manager_sees=state", "intrinsic=marlflow.env.sign.reached", "manager=manager"),
+        ("options=2", "every=5", "manager_sees=state", "intrinsic=marlflow.env.games.sign.reached", "manager=manager"),
     ),
     "automaton": ("gridworld", ("env.max_cycles=20", "env.num_agents=2"), (*LABELS, f"automaton={GUESS}")),
 }

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from marlflow.env import lbf
 from marlflow.env.functional.lbf import ForagingGame, ForagingState
+from marlflow.env.simulators import lbf
 
 pytest.importorskip("lbforaging")
 

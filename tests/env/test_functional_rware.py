@@ -16,8 +16,8 @@ import rware.warehouse
 from rware.warehouse import Action, Direction, ObservationType, RewardType
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.env import rware as warehouse
 from marlflow.env.functional.rware import WarehouseGame, WarehouseState, _advances, batched_env
+from marlflow.env.simulators import rware as warehouse
 
 CROWDED = "...gg\nxx.x.\nx...x\n.xx.."
 GAMES = {

@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 
 from benchmarks.composition_answers import best_probability
-from marlflow.env.gridworld import CORRIDOR, GRID, parallel_env
+from marlflow.env.games.gridworld import CORRIDOR, GRID, parallel_env
 
 
 def test_a_walker_slips_to_each_neighbor_as_often_as_it_should() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from marlflow.env.guess_number import RIGHT, TOO_HIGH, TOO_LOW, best_return, parallel_env
+from marlflow.env.games.guess_number import RIGHT, TOO_HIGH, TOO_LOW, best_return, parallel_env
 
 
 def tokens_of(number: int, letters: int, length: int) -> list[int]:

@@ -12,8 +12,8 @@ from pettingzoo.test import parallel_api_test, parallel_seed_test
 
 import marlflow as mf
 from marlflow.env import make_environment, open_adapter
-from marlflow.env.gymnasium_team import GymnasiumTeam, parallel_env
-from marlflow.env.wrappers import last_action
+from marlflow.env.simulators.gymnasium_team import GymnasiumTeam, parallel_env
+from marlflow.env.wrappers.shipped import last_action
 from tests.env.tuple_game import ID, TupleGame
 
 AGENTS = ["agent_0", "agent_1", "agent_2"]

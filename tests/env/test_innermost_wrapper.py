@@ -5,7 +5,7 @@ from pettingzoo.utils.wrappers import AssertOutOfBoundsWrapper, BaseWrapper, Ord
 
 from marlflow.env import open_adapter
 from marlflow.env.aec import innermost_wrapper
-from marlflow.env.wrappers import mask_in_info
+from marlflow.env.wrappers.shipped import mask_in_info
 
 READ = ("agents", "agent_selection", "rewards", "terminations", "truncations", "infos")
 # player_0 wins in the first column.

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.env import open_adapter
-from marlflow.env.wrappers import black_death, joint_state
+from marlflow.env.wrappers.shipped import black_death, joint_state
 from tests.sampling.built_environments import BuiltAEC, BuiltParallel
 from tests.sampling.scripts import Script, scripts
 

@@ -10,14 +10,15 @@ from pettingzoo import ParallelEnv
 from pettingzoo.utils import BaseParallelWrapper
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.env import cartpole_team, make_environment
+from marlflow.env import make_environment
+from marlflow.env.games import cartpole_team
 from marlflow.env.make import EnvMaker, wrapped
 from marlflow.sampling.env_pool import EnvPool
 from marlflow.sampling.faults import FaultLog
 from marlflow.sampling.sampler_config import SamplerConfig
 from marlflow.sampling.watchdog import Watchdog
 
-TEAM = "marlflow.env.cartpole_team.parallel_env"
+TEAM = "marlflow.env.games.cartpole_team.parallel_env"
 
 
 class LikeParallel:
@@ -52,11 +53,15 @@ def test_wrappers_are_applied_in_order():
 @pytest.mark.parametrize(
     ("target", "arguments", "problem"),
     [
-        ("marlflow.env.cartpole_team.paralel_env", {}, "has no 'paralel_env'; did you mean 'parallel_env'"),
+        ("marlflow.env.games.cartpole_team.paralel_env", {}, "has no 'paralel_env'; did you mean 'parallel_env'"),
         ("marlflow.env.cartpole_teem.env", {}, "did you mean 'cartpole_team'"),
         ("no_such_package.env", {}, "is its package installed"),
         ("env", {}, "is not an import path"),
-        ("marlflow.env.cartpole_team", {}, "give its function, e.g. marlflow.env.cartpole_team.parallel_env"),
+        (
+            "marlflow.env.games.cartpole_team",
+            {},
+            "give its function, e.g. marlflow.env.games.cartpole_team.parallel_env",
+        ),
         (TEAM, {"num_cats": 2}, "does not take num_cats=2"),
         ("gymnasium.make", {"id": "CartPole-v1"}, "one of several agents, with Tuple spaces, is env=gymnasium_team"),
         ("builtins.dict", {}, "makes a dict, not a PettingZoo AECEnv or ParallelEnv"),
@@ -84,7 +89,8 @@ def test_a_wrapper_must_return_an_environment():
 
 
 _QUIETLY = """
-from marlflow.env import make_environment, pettingzoo_registry
+from marlflow.env import make_environment
+from marlflow.env.simulators import pettingzoo_registry
 for id, api in {ids!r}:
     env = make_environment(pettingzoo_registry.TARGET, {{"id": id, "api": api}})
     env.reset(seed=0)

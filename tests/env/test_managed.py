@@ -14,9 +14,10 @@ from pettingzoo.classic import rps_v2
 from pettingzoo.test import api_test
 
 import marlflow as mf
-from marlflow.env import cartpole_team, cliff, open_adapter, relay, sacrifice, sign
-from marlflow.env.managed import managed
-from marlflow.env.shield import shield
+from marlflow.env import open_adapter
+from marlflow.env.games import cartpole_team, cliff, relay, sacrifice, sign
+from marlflow.env.wrappers.managed import managed
+from marlflow.env.wrappers.shield import shield
 from tests.env.test_conservation import Played, assert_exact
 
 

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from pettingzoo import ParallelEnv
 
 from marlflow.env import open_adapter
-from marlflow.env.managed import managed
+from marlflow.env.wrappers.managed import managed
 from tests.env.test_conservation import Played, assert_exact
 
 TERMINATED, TRUNCATED, JOINED = "terminated", "truncated", "joined"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.team_answers import additive_fit, independent_choice
-from marlflow.env.matrix_games import parallel_env
+from marlflow.env.games.matrix_games import parallel_env
 
 CLIMBING = [[11, -30, 0], [-30, 7, 0], [0, 6, 5]]
 PENALTY = [[-50, 0, 10], [0, 2, 0], [10, 0, -50]]

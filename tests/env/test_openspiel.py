@@ -7,7 +7,8 @@ import pytest
 from pettingzoo.test import api_test, seed_test
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.env import make_environment, openspiel, openspiel_game
+from marlflow.env import make_environment
+from marlflow.env.simulators import openspiel, openspiel_game
 from tests.env.odd_game import NAME as ODD
 
 GAMES = [
@@ -300,11 +301,11 @@ def test_what_cannot_be_played_is_refused_with_a_reason(arguments, problem):
 
 
 def test_without_open_spiel_the_error_says_what_to_install(monkeypatch):
-    for module in ("marlflow.env.openspiel", "marlflow.env.openspiel_game"):
+    for module in ("marlflow.env.simulators.openspiel", "marlflow.env.simulators.openspiel_game"):
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "pyspiel", None)
     with pytest.raises(ConfigInvalid) as caught:
-        make_environment("marlflow.env.openspiel.env", {})
+        make_environment("marlflow.env.simulators.openspiel.env", {})
     assert str(caught.value).endswith("pip install 'marlflow[openspiel]'")
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pyspiel
 import pytest
 
-from marlflow.env import openspiel
+from marlflow.env.simulators import openspiel
 from tests.env.odd_game import NAME as ODD
 from tests.env.test_openspiel import play
 

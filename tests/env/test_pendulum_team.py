@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from gymnasium.envs.classic_control.pendulum import PendulumEnv
 
-from marlflow.env import pendulum_team
+from marlflow.env.games import pendulum_team
 
 
 def test_each_pendulum_moves_as_gymnasiums_does():

@@ -12,8 +12,9 @@ from pettingzoo.env_registry import spec
 import marlflow as mf
 from marlflow import conf
 from marlflow.config.environment import environment_identity, environment_name
-from marlflow.env import make_environment, pettingzoo_registry
+from marlflow.env import make_environment
 from marlflow.env.make import import_factory
+from marlflow.env.simulators import pettingzoo_registry
 from tests.config.composition import experiment_of, ready_of
 
 CONF = [yaml.safe_load(path.read_text()) for path in sorted(Path(conf.__path__[0]).glob("env/*.yaml"))]
@@ -99,7 +100,7 @@ def test_an_extra_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch
 def test_a_module_registers_its_environments_when_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "registering.py").write_text(
         "import pettingzoo\n"
-        "from marlflow.env.cartpole_team import parallel_env\n"
+        "from marlflow.env.games.cartpole_team import parallel_env\n"
         'pettingzoo.register("parallel", "mine/carts-v1", entry_point=parallel_env, kwargs={"num_agents": 3})\n'
     )
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from marlflow.env.recall import parallel_env
+from marlflow.env.games.recall import parallel_env
 
 
 def played(seed: int, named: tuple[int, ...], delay: int = 5) -> tuple[tuple[int, ...], list[float]]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.team_answers import Kinds, relay_return, relay_values
-from marlflow.env.relay import RelayRace, parallel_env
+from marlflow.env.games.relay import RelayRace, parallel_env
 
 BEST = relay_values(3, 0.9)
 

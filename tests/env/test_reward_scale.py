@@ -18,10 +18,10 @@ import marlflow as mf
 from marlflow.base.serialization import from_bytes
 from marlflow.check_env.reproduce import difference
 from marlflow.env import make_environment
-from marlflow.env.gymnasium_team import GymnasiumTeam
-from marlflow.env.reward_scale import measured_scales
-from marlflow.env.wrappers import reward_scale
-from marlflow.runtime.saved_runs import newest
+from marlflow.env.simulators.gymnasium_team import GymnasiumTeam
+from marlflow.env.wrappers.reward_scale import measured_scales
+from marlflow.env.wrappers.shipped import reward_scale
+from marlflow.runs.saved_runs import newest
 from tests.env.tuple_game import LENGTHS, TupleGame
 from tests.runtime.small_runs import SMALL_DQN, SMALL_PPO, policies, small_run, without_times
 
@@ -76,10 +76,10 @@ def test_groups_are_names_without_numbers() -> None:
 
 
 MADE = {
-    "parallel": ("marlflow.env.cartpole_team.parallel_env", {"max_cycles": 20}),
-    "in turns": ("marlflow.env.cartpole_team.env", {"max_cycles": 20}),
+    "parallel": ("marlflow.env.games.cartpole_team.parallel_env", {"max_cycles": 20}),
+    "in turns": ("marlflow.env.games.cartpole_team.env", {"max_cycles": 20}),
     "masked": ("pettingzoo.classic.connect_four_v3.env", {}),
-    "masks in infos": ("marlflow.env.openspiel.env", {"game": "kuhn_poker"}),
+    "masks in infos": ("marlflow.env.simulators.openspiel.env", {"game": "kuhn_poker"}),
 }
 
 
@@ -153,7 +153,7 @@ def test_what_it_does_not_take_is_said(arguments: dict[str, Any], problems: list
 
 
 def test_a_resumed_run_learns_the_same(tmp_path: Path) -> None:
-    env = mf.Env("marlflow.env.cartpole_team.parallel_env", {"max_cycles": 30}, (reward_scale,), num_envs=2)
+    env = mf.Env("marlflow.env.games.cartpole_team.parallel_env", {"max_cycles": 30}, (reward_scale,), num_envs=2)
     run = small_run(env_steps=240, env=env, policies=policies(hunters=SMALL_PPO, prey=SMALL_DQN))
     whole = mf.train(run, tmp_path / "whole")
     mf.train(dataclasses.replace(run, stop=mf.Stop(env_steps=140)), tmp_path / "parts")

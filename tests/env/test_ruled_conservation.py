@@ -11,9 +11,9 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marlflow.env.automaton_task import automaton
-from marlflow.env.managed import managed
-from marlflow.env.shield import shield
+from marlflow.env.wrappers.automaton_task import automaton
+from marlflow.env.wrappers.managed import managed
+from marlflow.env.wrappers.shield import shield
 from tests.env.test_conservation import (
     assert_conserved,
     assert_each_decision_is_a_row,

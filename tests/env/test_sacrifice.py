@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from marlflow.env.sacrifice import parallel_env
+from marlflow.env.games.sacrifice import parallel_env
 
 
 def test_a_sacrifice_is_worth_ten_and_nothing_else_more_than_two() -> None:

@@ -17,9 +17,10 @@ from pettingzoo.test import api_test
 from pettingzoo.utils.conversions import parallel_to_aec
 
 import marlflow as mf
-from marlflow.env import cliff, open_adapter, pendulum_team
-from marlflow.env.shield import SafetyRule, shield
-from marlflow.env.wrappers import mask_in_info, reward_scale
+from marlflow.env import open_adapter
+from marlflow.env.games import cliff, pendulum_team
+from marlflow.env.wrappers.shield import SafetyRule, shield
+from marlflow.env.wrappers.shipped import mask_in_info, reward_scale
 from tests.env.test_conservation import Played, assert_exact
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, small_run
 

@@ -8,9 +8,9 @@ from itertools import product
 import numpy as np
 import pytest
 
-from marlflow.base.batch import Array
-from marlflow.env import token_signal
-from marlflow.env.token_signal import LISTENER, SPEAKER, TokenSignal
+from marlflow.base.arrays import Array
+from marlflow.env.games import token_signal
+from marlflow.env.games.token_signal import LISTENER, SPEAKER, TokenSignal
 
 
 def played(env: TokenSignal, seed: int, message: Sequence[int], named: int) -> tuple[int, list[Array], Array, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from marlflow.env import toll
+from marlflow.env.games import toll
 
 
 def test_the_fast_road_pays_one_more_and_costs_one() -> None:

@@ -149,7 +149,10 @@ def test_a_wrapper_that_raises_has_its_own_line(module: Any) -> None:
     path = module("def wrap(env, size):\n    return None + size\n")
     with pytest.raises(mf.ConfigInvalid) as refused:
         environment_maker(
-            mf.Env("marlflow.env.cartpole_team.parallel_env", wrappers=[lambda env: __import__("written").wrap(env, 1)])
+            mf.Env(
+                "marlflow.env.games.cartpole_team.parallel_env",
+                wrappers=[lambda env: __import__("written").wrap(env, 1)],
+            )
         )()
     assert "raised TypeError: unsupported operand" in str(refused.value)
     assert f'File "{path}", line 2, in wrap' in str(refused.value)

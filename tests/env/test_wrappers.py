@@ -14,11 +14,12 @@ from pettingzoo.test import api_test, parallel_api_test
 from pettingzoo.utils.env import AECEnv
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.env import make_environment, wrappers
+from marlflow.env import make_environment
 from marlflow.env.make import Wrapper, wrapped
+from marlflow.env.wrappers.shipped import shipped as wrappers
 
 ENVIRONMENTS = {
-    "cartpole_team": ("marlflow.env.cartpole_team.parallel_env", {"max_cycles": 30}),
+    "cartpole_team": ("marlflow.env.games.cartpole_team.parallel_env", {"max_cycles": 30}),
     "connect_four": ("pettingzoo.classic.connect_four_v3.env", {}),
     "rps": ("pettingzoo.classic.rps_v2.parallel_env", {}),
     "simple_spread": ("mpe2.simple_spread_v3.parallel_env", {}),

@@ -185,7 +185,7 @@ def test_every_command_on_a_module_of_ones_own_is_a_plan_that_can_run(
 ) -> None:
     matchmaker = next(block for block in blocks(MAPPING, "python") if block.startswith("def swapped"))
     team = (
-        "from marlflow.env.cartpole_team import CartPoleTeam\n\n"
+        "from marlflow.env.games.cartpole_team import CartPoleTeam\n\n"
         "def make_env(size=4):\n    return CartPoleTeam(size)\n\n"
     )
     # Two pages have one: a batched one, for which cart-poles stand here, and a functional one.

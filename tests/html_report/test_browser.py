@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from marlflow.html_report.report import write_report
-from marlflow.runtime.run_state import write_state
+from marlflow.runs.run_state import write_state
 from tests.html_report import browser
 from tests.html_report.written import write_evaluation, write_seeds
 

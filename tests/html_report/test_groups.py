@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.env.cartpole_team import parallel_env
+from marlflow.env.games.cartpole_team import parallel_env
 from marlflow.html_report.differences import KeyDifference, differences, short_names
 from marlflow.html_report.grouping import Grouping
 from marlflow.html_report.groups import ADDS_STATE, Task, tasks_of
@@ -99,8 +99,8 @@ def test_long_names_are_left_out(long: object) -> None:
     assert short_names([{"a": long}, {"a": 1}]) == ["", ""]
 
 
-STATE = {"_target_": "marlflow.env.wrappers.joint_state"}
-PADDING = {"_target_": "marlflow.env.wrappers.pad_observations"}
+STATE = {"_target_": "marlflow.env.wrappers.shipped.joint_state"}
+PADDING = {"_target_": "marlflow.env.wrappers.shipped.pad_observations"}
 
 
 def of(algorithm: str, rate: float = 1e-3, **values: Any) -> dict[str, Any]:

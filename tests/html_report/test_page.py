@@ -17,7 +17,7 @@ import pytest
 from marlflow.base.errors import ConfigInvalid
 from marlflow.html_report.grouping import Grouping
 from marlflow.html_report.report import write_report
-from marlflow.runtime.run_state import LOST, write_state
+from marlflow.runs.run_state import LOST, write_state
 from tests.html_report.written import config, evaluated, policy, report, write_run, write_seeds
 from tests.league.saved import write_league
 
@@ -269,7 +269,7 @@ for name in ("ray", "hydra", "omegaconf", "torch", "pettingzoo"):
 from pathlib import Path
 from marlflow.html_report.grouping import Grouping
 from marlflow.html_report.report import write_report
-from marlflow.runtime.run_state import LOST, write_state
+from marlflow.runs.run_state import LOST, write_state
 write_report([Path(sys.argv[1])], Path(sys.argv[2]))
 """
 

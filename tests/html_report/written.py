@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-CARTPOLE = "marlflow.env.cartpole_team.parallel_env"
+CARTPOLE = "marlflow.env.games.cartpole_team.parallel_env"
 PLAN = """\
 flowchart LR
   subgraph p0["rollouts, in rounds"]

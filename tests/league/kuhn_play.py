@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from marlflow.base.items import Weights
-from marlflow.env import openspiel
+from marlflow.batches.items import Weights
+from marlflow.env.simulators import openspiel
 from marlflow.policy.actor import Acted
 from marlflow.sampling import RolloutWorker, Rule, SamplerConfig
 from marlflow.sampling.protocol import EvaluationRequest, FrozenPolicy

@@ -9,7 +9,7 @@ import numpy as np
 from marlflow.base.serialization import to_bytes
 from marlflow.league.dealing import LeagueMatchmaker
 from marlflow.league.payoffs import Payoffs
-from marlflow.runtime.checkpoints import CheckpointStore
+from marlflow.runs.checkpoints import CheckpointStore
 from tests.league.population import add_games, matchmaker_of, members_of
 
 FLAT = np.arange(6, dtype=np.float32)

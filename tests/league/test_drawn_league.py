@@ -18,7 +18,7 @@ from marlflow.driver.train import train_checked
 from marlflow.flow import WorkBetweenRounds
 from marlflow.league.dealing import LeagueMatchmaker
 from marlflow.league.matches import Matches
-from marlflow.sampling.dealer import DealtWorkers
+from marlflow.matchmaking.dealer import DealtWorkers
 from marlflow.sampling.population import Population
 from tests.league.runs import league_run
 

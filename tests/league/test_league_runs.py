@@ -14,7 +14,7 @@ import pytest
 import marlflow as mf
 from marlflow.base.serialization import from_bytes
 from marlflow.observe.report import LeaguePlayerMetrics, LeagueReport
-from marlflow.runtime.saved_runs import newest
+from marlflow.runs.saved_runs import newest
 from tests.driver.kept_runs import assert_equal, kept, without_times
 from tests.driver.resumed_runs import resumes_exactly
 from tests.driver.watching import Seen, reports

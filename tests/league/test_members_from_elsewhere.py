@@ -20,10 +20,10 @@ from marlflow.league.members import Members
 from marlflow.league.payoffs import Payoffs
 from marlflow.league.sides import default_sides
 from marlflow.league.standings import standings
+from marlflow.runs.saved_league import saved_league, saved_run
+from marlflow.runs.saved_policies import from_export, saved_policy
+from marlflow.runs.saved_runs import newest
 from marlflow.runtime.sampling_worker import alike
-from marlflow.runtime.saved_league import saved_league, saved_run
-from marlflow.runtime.saved_policies import from_export, saved_policy
-from marlflow.runtime.saved_runs import newest
 from tests.driver.resumed_runs import resumes_exactly
 from tests.driver.watching import Seen
 from tests.league.population import agree, frequencies

@@ -11,7 +11,7 @@ import pytest
 
 import marlflow as mf
 from marlflow.checks.validation import ready
-from marlflow.env import openspiel
+from marlflow.env.simulators import openspiel
 from marlflow.league.sides import sides_of
 from tests.config.composition import ready_of
 from tests.driver.kept_runs import kept
@@ -195,7 +195,7 @@ def test_each_replay_has_the_rows_of_its_sources_and_each_ratio_is_exact(
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_over_ray_too_and_the_driver_opens_no_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from marlflow.base.batch import Batch
+    from marlflow.batches.batch import Batch
 
     def opened(*_: Any) -> Any:
         raise AssertionError("rows were opened on the driver")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import marlflow as mf
-from marlflow.runtime.saved_runs import newest
+from marlflow.runs.saved_runs import newest
 from tests.driver.kept_runs import assert_equal, kept, without_times
 from tests.driver.resumed_runs import resumes_exactly
 from tests.driver.watching import Seen, reports

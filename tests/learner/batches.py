@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from marlflow.base.batch import Array
-from marlflow.base.train_batch import TrainBatch, for_losses
+from marlflow.base.arrays import Array
+from marlflow.batches.train_batch import TrainBatch, for_losses
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from marlflow.base.batch import Batch, EstimatedBatch, Transitions
+from marlflow.batches.batch import Batch, EstimatedBatch, Transitions
 
 FEATURES, ACTIONS = 4, 3
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import strategies as st
 
-from marlflow.base.batch import Array, Batch
+from marlflow.base.arrays import Array
+from marlflow.batches.batch import Batch
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from torch import Tensor
 
 import marlflow as mf
 from marlflow.algorithms.dqn_loss import DQNLoss
-from marlflow.base.sequences import Sequences
 from marlflow.base.spaces import Spaces
+from marlflow.batches.sequences import Sequences
 from marlflow.compiled import xla
 from marlflow.learner import compiled_updates
 from marlflow.learner.compiled_updates import AUTO_AFTER

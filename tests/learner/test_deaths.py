@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marlflow.base.batch import Batch
+from marlflow.batches.batch import Batch
 from marlflow.learner.advantages import advantages, values_around
 from marlflow.learner.deaths import bootstrap_by_survivors
 from tests.learner.lives import Critic, Life, batch_of, lives

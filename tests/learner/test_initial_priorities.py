@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import marlflow as mf
-from marlflow.base.batch import Array
-from marlflow.base.items import Weights
+from marlflow.base.arrays import Array
 from marlflow.base.spaces import Spaces
+from marlflow.batches.items import Weights
 from marlflow.learner.compute import ON_CPU
 from marlflow.learner.initial_priorities import transitions_of
 from marlflow.learner.published_learner import PublishedLearner

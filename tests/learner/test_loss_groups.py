@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from marlflow.base.batch import EstimatedBatch, Transitions
 from marlflow.base.errors import ConfigInvalid, InvalidInput
 from marlflow.base.serialization import from_bytes, to_bytes
+from marlflow.batches.batch import EstimatedBatch, Transitions
 from marlflow.learner.learner import TorchLearner
 from marlflow.learner.loss import LossTerms
 from marlflow.learner.loss_groups import LossGroup, as_groups

@@ -12,9 +12,9 @@ from gymnasium import spaces
 from torch import Tensor
 
 import marlflow as mf
-from marlflow.base.batch import Array
-from marlflow.base.sequences import cut_sequences
+from marlflow.base.arrays import Array
 from marlflow.base.spaces import Spaces
+from marlflow.batches.sequences import cut_sequences
 from marlflow.learner.compute import ON_CPU, Compute
 from marlflow.policy.actor_critic import ActorCritic
 from tests.learner.experience import ACTIONS, FEATURES, estimated, transitions

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from marlflow.base.items import Update
+from marlflow.batches.items import Update
 from marlflow.learner import update_limit
 from marlflow.learner.distributed.shards import sharded
 from marlflow.learner.learner import LearnsOn

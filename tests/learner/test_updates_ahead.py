@@ -10,8 +10,8 @@ import pytest
 from gymnasium import spaces as gym
 
 import marlflow as mf
-from marlflow.base.items import Update
 from marlflow.base.spaces import Spaces
+from marlflow.batches.items import Update
 from marlflow.flow.protocols import stage_call
 from marlflow.learner.compiled_updates import AUTO_AFTER, STEPS_AHEAD
 from marlflow.learner.compute import Compute

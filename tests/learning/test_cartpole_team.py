@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import marlflow as mf
-from marlflow.env import cartpole_team
+from marlflow.env.games import cartpole_team
 
 RANDOM_RETURN = 22.0
 

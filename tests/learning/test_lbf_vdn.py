@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import marlflow as mf
-from marlflow.env.wrappers import last_action
+from marlflow.env.wrappers.shipped import last_action
 
 pytest.importorskip("lbforaging")
 

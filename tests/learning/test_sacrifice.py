@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import marlflow as mf
-from marlflow.env import sacrifice
+from marlflow.env.games import sacrifice
 from tests.driver.watching import reports
 from tests.runtime.small_runs import small_run
 

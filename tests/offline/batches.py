@@ -9,7 +9,8 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from marlflow.base.batch import Array, Batch
+from marlflow.base.arrays import Array
+from marlflow.batches.batch import Batch
 from marlflow.offline.dataset_writer import DatasetTarget
 
 DTYPES = ("float32", "float64", "float16", "int64", "int32", "uint8", "bool")

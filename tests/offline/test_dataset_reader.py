@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from marlflow.base.errors import CheckpointUnusable
-from marlflow.base.items import Weights
+from marlflow.batches.items import Weights
 from marlflow.offline.dataset import Dataset, find_dataset
 from marlflow.offline.dataset_reader import DatasetReader, DatasetWorker, OfflineWorker, next_fragments
 from marlflow.offline.dataset_writer import DatasetWriter

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.spaces import Spaces
-from marlflow.env import cartpole_team, open_adapter
+from marlflow.env import open_adapter
+from marlflow.env.games import cartpole_team
 from marlflow.env.make import Wrapper
 from marlflow.env.spaces_only import SpacesOnlyEnv
 from marlflow.offline.environment import recorded_environment
@@ -29,7 +30,7 @@ STACKED = Wrapper("supersuit.frame_stack_v2", supersuit.frame_stack_v2, {"stack_
 
 
 def manifest(**environment: Any) -> Manifest:
-    given = {"factory": "marlflow.env.cartpole_team.parallel_env", "arguments": {}, "wrappers": (), **environment}
+    given = {"factory": "marlflow.env.games.cartpole_team.parallel_env", "arguments": {}, "wrappers": (), **environment}
     return Manifest({"a": SPACES, "b": SPACES}, {"team": SPACES}, environment_described(**given))
 
 
@@ -57,7 +58,7 @@ def test_an_environment_is_made_again_with_its_wrappers(tmp_path: Path) -> None:
 
 def test_a_factory_that_can_be_imported_is_named_by_its_path() -> None:
     made = environment_described(cartpole_team.parallel_env, {"num_agents": 2}, ())
-    assert (made.factory, made.unknown) == ("marlflow.env.cartpole_team.parallel_env", "")
+    assert (made.factory, made.unknown) == ("marlflow.env.games.cartpole_team.parallel_env", "")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import marlflow as mf
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.spaces import Spaces
 from marlflow.learner.compute import ON_CPU
 from marlflow.policy.actor import WeightedActor

@@ -11,7 +11,7 @@ import torch
 from gymnasium import spaces as gym
 from scipy.special import erf
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.spaces import Spaces
 from marlflow.policy.actor_critic import ActorCritic

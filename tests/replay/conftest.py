@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from marlflow.base.batch import Batch
+from marlflow.batches.batch import Batch
 
 MakeBatch = Callable[..., Batch]
 

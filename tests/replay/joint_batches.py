@@ -10,8 +10,8 @@ import pytest
 from hypothesis import strategies as st
 
 import marlflow as mf
-from marlflow.base.items import Inserted
-from marlflow.base.joint_segments import TeamReward, joint_segments
+from marlflow.batches.items import Inserted
+from marlflow.batches.joint_segments import TeamReward, joint_segments
 from tests.base.joint_episodes import SLOTS, batches_of, played
 
 DISCOUNT = 0.9

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from marlflow.base.batch import Array, Batch
-from marlflow.base.items import Inserted
-from marlflow.base.sequence_transitions import SequenceTransitions
+from marlflow.base.arrays import Array
+from marlflow.batches.batch import Batch
+from marlflow.batches.items import Inserted
+from marlflow.batches.sequence_transitions import SequenceTransitions
 from marlflow.replay.sequences import SequenceReplay
 from marlflow.stages import Insert, NStep, SplitSegments
 

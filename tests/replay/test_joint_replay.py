@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import marlflow as mf
-from marlflow.base.joint_segments import joint_segments
 from marlflow.base.serialization import Tree
+from marlflow.batches.joint_segments import joint_segments
 from marlflow.replay.joint import JointSequenceStore, JointStore
 from tests.base.joint_episodes import SLOTS, Segment, batches_of
 from tests.replay.joint_batches import DISCOUNT, SEATS, K, Reference, SequenceReference, joint_batches, put

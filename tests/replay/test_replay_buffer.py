@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marlflow.base.batch import Array, Batch, Transitions
+from marlflow.base.arrays import Array
 from marlflow.base.errors import CheckpointUnusable, InvalidInput
 from marlflow.base.serialization import Tree
+from marlflow.batches.batch import Batch, Transitions
 from marlflow.replay import Prioritized, Replay, ReplayBuffer, Uniform
 from marlflow.replay.segments import newest_that_fit
 from tests.replay.windowed import put, windowed

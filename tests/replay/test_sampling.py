@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.errors import InvalidInput
 from marlflow.replay import Prioritized, ReplayBuffer, Uniform
 from tests.replay.windowed import put

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import marlflow as mf
-from marlflow.base.items import Inserted
+from marlflow.batches.items import Inserted
 
 
 def windowed(batch: mf.Batch, buffer: mf.ReplayBuffer) -> mf.Batch:

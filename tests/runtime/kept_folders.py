@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from marlflow.runtime.checkpoints import Checkpoint, CheckpointStore
+from marlflow.runs.checkpoints import Checkpoint, CheckpointStore
 
 FILES = {"learner.a/b": b"weights" * 20, "workers": b"w" * 300, "rows.a/b.0-10": bytes(range(256)), "empty": b""}
 NOTES = {"policies": {"a/b": "ppo"}, "counts": [1, 2.5, None, True]}

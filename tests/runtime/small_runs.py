@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import marlflow as mf
 from marlflow.checks.validation import ready
-from marlflow.env import cartpole_team
+from marlflow.env.games import cartpole_team
 from marlflow.runtime.spec import RunSpec
 
 SMALL = mf.MLP((16,))

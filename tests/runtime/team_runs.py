@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import marlflow as mf
-from marlflow.env import cartpole_team
-from marlflow.env.wrappers import joint_state
+from marlflow.env.games import cartpole_team
+from marlflow.env.wrappers.shipped import joint_state
 from tests.runtime.small_runs import small_run
 
 SETTINGS: dict[str, Any] = {

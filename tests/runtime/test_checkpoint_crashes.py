@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from marlflow.base.errors import CheckpointFailed
-from marlflow.runtime.checkpoints import CheckpointStore
+from marlflow.runs.checkpoints import CheckpointStore
 from tests.runtime.kept_folders import FILES, NOTES, contents, file_of, numbers_in, read_all, written
 
 # -- a crash, or a full disk, at any moment ----------------------------------------------------------------------------

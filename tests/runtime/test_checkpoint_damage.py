@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marlflow.base.errors import CheckpointUnusable
-from marlflow.runtime.checkpoints import CheckpointStore
+from marlflow.runs.checkpoints import CheckpointStore
 from tests.runtime.kept_folders import contents, file_of, flip, read_all, rewrite, written
 from tests.sentences import refusals
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marlflow.base.errors import CheckpointFailed, CheckpointUnusable
-from marlflow.runtime.checkpoints import CheckpointStore
+from marlflow.runs.checkpoints import CheckpointStore
 from tests.runtime.kept_folders import FILES, NOTES, contents, file_of, flip, numbers_in, read_all, rewrite, written
 
 # -- what was written is there ---------------------------------------------------------------------------------------

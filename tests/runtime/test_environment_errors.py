@@ -11,7 +11,7 @@ import pytest
 
 import marlflow as mf
 from marlflow.cli.failures import failure
-from marlflow.env.cartpole_team import CartPoleTeam
+from marlflow.env.games.cartpole_team import CartPoleTeam
 from tests.runtime.small_runs import SMALL_PPO, policies, small_run
 
 

@@ -12,11 +12,11 @@ import torch
 
 from marlflow.algorithms.scripted import Random
 from marlflow.base.awaiting import begun
-from marlflow.base.batch import Batch
-from marlflow.base.items import Packed
 from marlflow.base.serialization import from_bytes
+from marlflow.batches.batch import Batch
+from marlflow.batches.items import Packed
 from marlflow.config.experiment import Env, PlacementOverrides, Policy
-from marlflow.env import cartpole_team
+from marlflow.env.games import cartpole_team
 from marlflow.flow.protocols import OperatorRaised, stage_call
 from marlflow.runtime.inline import InlinePlace, InlineRuntime
 from marlflow.runtime.protocol import RunComponents

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import marlflow as mf
-from marlflow.env import cartpole_family
+from marlflow.env.games import cartpole_family
 from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.protocol import Runtime
 from marlflow.runtime.ray import RayRuntime

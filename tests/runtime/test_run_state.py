@@ -11,13 +11,13 @@ import pytest
 from filelock import FileLock
 
 from marlflow.base.errors import ConfigInvalid, EnvironmentFailed, StageFailed
-from marlflow.runtime.run_state import LOCK, LOST, STATE, UNKNOWN, reason_of, run_state, write_state
+from marlflow.runs.run_state import LOCK, LOST, STATE, UNKNOWN, reason_of, run_state, write_state
 
 _HOLDS = """
 import sys
 from pathlib import Path
 from filelock import FileLock
-from marlflow.runtime.run_state import write_state
+from marlflow.runs.run_state import write_state
 lock = FileLock(sys.argv[1] + "/.lock")
 lock.acquire()
 write_state(Path(sys.argv[1]), "running")

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from marlflow.base.batch import Batch, EstimatedBatch
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.serialization import from_bytes, to_bytes
+from marlflow.batches.batch import Batch, EstimatedBatch
 from marlflow.config.experiment import PlacementOverrides, Policy, Rollouts
-from marlflow.runtime.checkpoint_files import rows_files
+from marlflow.runs.checkpoint_files import rows_files
 from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.packing import pack_batch, unpack_batch
 from marlflow.runtime.protocol import RuntimeState
@@ -124,7 +124,7 @@ def test_what_is_no_batch_is_not_taken_for_one() -> None:
     wrong: Any = {"obs": np.zeros(1)}
     with pytest.raises(TypeError, match="TrainBatch or Gradients to wait on the driver, not dict"):
         pack_batch(wrong)
-    for tree in ({"kind": "Transitions", "of": {}}, {"kind": "marlflow.base.batch.Batch", "of": {}}, [], {"of": {}}):
+    for tree in ({"kind": "Transitions", "of": {}}, {"kind": "marlflow.batches.batch.Batch", "of": {}}, [], {"of": {}}):
         with pytest.raises(CheckpointUnusable):
             unpack_batch(to_bytes(tree))
     assert from_bytes(to_bytes([1])) == [1]

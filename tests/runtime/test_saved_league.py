@@ -11,9 +11,9 @@ from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.league.members import Members
 from marlflow.league.payoffs import Payoffs
 from marlflow.league.sides import default_sides
-from marlflow.runtime.saved_league import saved_league, saved_run
-from marlflow.runtime.saved_policies import saved_policy
-from marlflow.runtime.saved_runs import newest
+from marlflow.runs.saved_league import saved_league, saved_run
+from marlflow.runs.saved_policies import saved_policy
+from marlflow.runs.saved_runs import newest
 from tests.driver.kept_runs import driver
 from tests.driver.rock_paper_scissors import RockPaperScissors
 from tests.league.population import PAIR, add_games, matchmaker_of

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marlflow.base.batch import Batch
+from marlflow.batches.batch import Batch
 from marlflow.flow.protocols import EndOfFlow, OperatorRaised, StageCall, stage_call
 from marlflow.runtime.stage_chain import merge_payloads, run_chain
 

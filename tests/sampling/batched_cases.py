@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from pettingzoo.utils import BaseParallelWrapper
 
-from marlflow.env import cartpole_team
 from marlflow.env.batched.board_games import ConnectFour
 from marlflow.env.batched.cartpole_team import BatchedCartPoleTeam
 from marlflow.env.batched.versions import batched_maker
 from marlflow.env.functional.own import batched_env
+from marlflow.env.games import cartpole_team
 from marlflow.env.make import make_environment
 from tests.env import functional_games
 from tests.sampling.workers import every_column_of_costs
@@ -123,7 +123,7 @@ CASES += [
     ),
     of_versions(
         "toll",
-        "marlflow.env.toll.parallel_env",
+        "marlflow.env.games.toll.parallel_env",
         {"num_agents": 3},
         {"car_0": "all", "car_1": "all", "car_2": "other"},
         settings={"columns": every_column_of_costs("all", "other")},
@@ -155,7 +155,7 @@ CASES += [
     ),
     of_versions(
         "two steps, two groups, one policy, state",
-        "marlflow.env.matrix_games.parallel_env",
+        "marlflow.env.games.matrix_games.parallel_env",
         {"game": "two_step"},
         {"agent_0": "all", "agent_1": "all"},
         with_state=("all",),

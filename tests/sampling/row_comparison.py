@@ -13,9 +13,9 @@ from gymnasium.spaces import Discrete
 from hypothesis import strategies as st
 
 from marlflow.base.errors import EnvironmentFailed
-from marlflow.base.items import Weights
 from marlflow.base.random import key
 from marlflow.base.spaces import Spaces
+from marlflow.batches.items import Weights
 from marlflow.sampling.episodes import EVALUATION
 from marlflow.sampling.protocol import EvaluationRequest, Request
 from tests.sampling.reference_recorder import Reference, TooManyFaults

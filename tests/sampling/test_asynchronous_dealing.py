@@ -10,9 +10,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marlflow.base.items import Weights
-from marlflow.sampling.dealer import Dealer
-from marlflow.sampling.matchmaking import AllowedSeats, EpisodeId
+from marlflow.batches.items import Weights
+from marlflow.matchmaking.dealer import Dealer
+from marlflow.matchmaking.matchmakers import AllowedSeats, EpisodeId
 from marlflow.sampling.population import PopulationChange, Reset
 from marlflow.sampling.protocol import Matchup, Request
 from marlflow.sampling.receipts import EpisodeResult, Receipt

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from marlflow.base.items import Weights
 from marlflow.base.serialization import from_bytes, to_bytes
+from marlflow.batches.items import Weights
 from marlflow.env import open_adapter
 from marlflow.sampling.episodes import RESTARTED_EPISODE
 from marlflow.sampling.protocol import EvaluationRequest, Request

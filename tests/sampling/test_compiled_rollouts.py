@@ -13,10 +13,10 @@ from gymnasium import spaces
 
 import marlflow as mf
 from marlflow.base.errors import ConfigInvalid
-from marlflow.base.items import Weights
 from marlflow.base.random import RowRandom
 from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.base.spaces import Spaces
+from marlflow.batches.items import Weights
 from marlflow.compiled.counter_random import CounterRandom, bits64, mix, uint64
 from marlflow.env.functional.own import batched_env
 from marlflow.policy.actor_critic import stochastic_head

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pettingzoo import ParallelEnv
 
 from marlflow.base.errors import EnvironmentFailed
-from marlflow.env.wrappers import black_death
+from marlflow.env.wrappers.shipped import black_death
 from tests.sampling.built_environments import BuiltParallel
 from tests.sampling.row_actors import Policy
 from tests.sampling.row_comparison import SEED, built_seats, collects

@@ -7,7 +7,7 @@ from time import perf_counter
 import pytest
 
 from marlflow.base.errors import EnvironmentHung
-from marlflow.env.cartpole_team import CartPoleTeam
+from marlflow.env.games.cartpole_team import CartPoleTeam
 from marlflow.sampling import deadline as module
 from marlflow.sampling.deadline import Deadline
 from marlflow.sampling.protocol import EvaluationRequest

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.serialization import from_bytes, to_bytes
-from marlflow.sampling.dealer import Dealer
-from marlflow.sampling.matchmaking import AllowedSeats, EpisodeId
+from marlflow.matchmaking.dealer import Dealer
+from marlflow.matchmaking.matchmakers import AllowedSeats, EpisodeId
 from tests.sampling.test_matchmaking import AGENTS, SEATS, Asked, collects, receipt
 
 

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from marlflow.base.items import Weights
-from marlflow.sampling import dealer as dealing
-from marlflow.sampling.dealer import Dealer
-from marlflow.sampling.matchmaking import AllowedSeats, EpisodeId
+from marlflow.batches.items import Weights
+from marlflow.matchmaking import dealer as dealing
+from marlflow.matchmaking.dealer import Dealer
+from marlflow.matchmaking.matchmakers import AllowedSeats, EpisodeId
 from marlflow.sampling.population import PopulationChange
 from marlflow.sampling.protocol import Matchup, Request
 from marlflow.sampling.receipts import Receipt

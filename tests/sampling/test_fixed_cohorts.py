@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from marlflow.base.serialization import from_bytes, to_bytes
-from marlflow.env import cartpole_team
+from marlflow.env.games import cartpole_team
 from marlflow.policy.actor import Actor
 from marlflow.sampling import RolloutWorker, SamplerConfig
 from marlflow.sampling.protocol import EvaluationRequest, Request

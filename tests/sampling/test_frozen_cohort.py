@@ -12,10 +12,10 @@ import torch
 from gymnasium.spaces import Discrete
 
 import marlflow as mf
-from marlflow.base.items import Weights
 from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.base.spaces import Spaces
-from marlflow.env import cartpole_team
+from marlflow.batches.items import Weights
+from marlflow.env.games import cartpole_team
 from marlflow.policy.actor_critic import stochastic_actor
 from marlflow.policy.recurrent_actors import recurrent_stochastic_actor
 from marlflow.policy.stacked import StackedMembers

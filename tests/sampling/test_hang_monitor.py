@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from marlflow.env.cartpole_team import CartPoleTeam
+from marlflow.env.games.cartpole_team import CartPoleTeam
 from marlflow.sampling.hang_monitor import HangMonitor
 from marlflow.sampling.messages import StepRunning
 from marlflow.sampling.watchdog import Watchdog

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from marlflow.base.errors import ConfigInvalid, MatchmakerFailed
 from marlflow.base.spaces import Spaces
-from marlflow.env.cartpole_team import CartPoleTeam
+from marlflow.env.games.cartpole_team import CartPoleTeam
+from marlflow.matchmaking.dealer import Dealer, DealtWorkers
+from marlflow.matchmaking.matchmakers import AllowedSeats, EpisodeId, RandomSeats, deal_one
 from marlflow.policy.scripted import RandomActor
-from marlflow.sampling.dealer import Dealer, DealtWorkers
-from marlflow.sampling.matchmaking import AllowedSeats, EpisodeId, RandomSeats, deal_one
 from marlflow.sampling.protocol import EvaluationRequest, Request, Round
 from marlflow.sampling.receipts import EpisodeResult, Evaluated, Receipt
 from tests.sampling.workers import rollout_worker

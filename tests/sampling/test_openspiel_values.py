@@ -7,7 +7,7 @@ import numpy as np
 import pyspiel
 import pytest
 
-from marlflow.env import openspiel
+from marlflow.env.simulators import openspiel
 from marlflow.policy.scripted import RandomActor
 from tests.sampling.workers import lone_worker
 

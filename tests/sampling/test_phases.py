@@ -11,8 +11,8 @@ from gymnasium import spaces
 from pettingzoo import ParallelEnv
 
 import marlflow as mf
-from marlflow.base.items import Weights
 from marlflow.base.spaces import Spaces
+from marlflow.batches.items import Weights
 from marlflow.runtime.relocation import RelocatedStages
 from marlflow.sampling.phases import phase_ticks
 from marlflow.sampling.protocol import EvaluationRequest, Request

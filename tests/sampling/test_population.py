@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marlflow.base.items import Weights
 from marlflow.base.serialization import from_bytes, to_bytes
+from marlflow.batches.items import Weights
 from marlflow.sampling.population import Population, PopulationChange
 
 AGENTS = ("left", "right")

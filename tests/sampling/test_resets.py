@@ -11,8 +11,8 @@ from gymnasium import spaces
 from pettingzoo.classic import tictactoe_v3
 
 import marlflow as mf
-from marlflow.base.items import Weights
 from marlflow.base.spaces import Spaces
+from marlflow.batches.items import Weights
 from marlflow.policy.actor_critic import ActorCritic
 from marlflow.sampling import RolloutWorker, SamplerConfig
 from marlflow.sampling.protocol import Request

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 import marlflow as mf
 from marlflow.base.serialization import from_bytes, to_bytes
-from marlflow.sampling.dealer import Dealer
-from marlflow.sampling.matchmaking import AllowedSeats
+from marlflow.matchmaking.dealer import Dealer
+from marlflow.matchmaking.matchmakers import AllowedSeats
+from marlflow.matchmaking.results import ResultLedger
 from marlflow.sampling.receipts import EpisodeResult, Receipt
-from marlflow.sampling.results import ResultLedger
 
 NUM_ENVS = 4
 

@@ -15,7 +15,7 @@ from pettingzoo.test import api_test, parallel_api_test
 
 from marlflow.base.errors import EnvironmentFailed
 from marlflow.base.random import episode_seed
-from marlflow.env import cartpole_team
+from marlflow.env.games import cartpole_team
 from tests.sampling.built_environments import BuiltAEC, BuiltParallel
 from tests.sampling.row_comparison import (
     SEED,

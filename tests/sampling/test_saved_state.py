@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from marlflow.base.errors import CheckpointUnusable
-from marlflow.env import cartpole_team
+from marlflow.env.games import cartpole_team
 from marlflow.sampling.saved_state import merged, share
 from tests.sampling.test_worker_state import EVER, turning
 from tests.sampling.workers import lone_worker

@@ -6,7 +6,7 @@ import numpy as np
 import supersuit
 from pettingzoo.utils.conversions import parallel_to_aec
 
-from marlflow.env import cartpole_team
+from marlflow.env.games import cartpole_team
 from marlflow.policy.actor import Acted
 from marlflow.sampling import Rule
 from tests.sampling.workers import rollout_worker

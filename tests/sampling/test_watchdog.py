@@ -16,7 +16,7 @@ from gymnasium.spaces import Discrete
 
 import marlflow
 from marlflow.base.errors import ConfigInvalid, EnvironmentHung
-from marlflow.env.cartpole_team import CartPoleTeam
+from marlflow.env.games.cartpole_team import CartPoleTeam
 from marlflow.policy.scripted import RandomActor
 from marlflow.sampling.watchdog import Watchdog
 from tests.sampling.workers import lone_worker

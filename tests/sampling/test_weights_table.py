@@ -9,10 +9,10 @@ import pytest
 from gymnasium.spaces import Discrete
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.base.items import Weights
 from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.base.spaces import Spaces
-from marlflow.env.cartpole_team import CartPoleTeam
+from marlflow.batches.items import Weights
+from marlflow.env.games.cartpole_team import CartPoleTeam
 from marlflow.policy.actor import Acted
 from marlflow.sampling import RolloutWorker, SamplerConfig
 from marlflow.sampling.protocol import EvaluationRequest, FrozenPolicy, Request

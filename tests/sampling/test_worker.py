@@ -8,8 +8,8 @@ from gymnasium import spaces
 from pettingzoo import AECEnv, ParallelEnv
 
 import marlflow as mf
-from marlflow.base.items import Weights
-from marlflow.env import cartpole_team
+from marlflow.batches.items import Weights
+from marlflow.env.games import cartpole_team
 from marlflow.policy.actor import Acted
 from marlflow.sampling.protocol import EvaluationRequest, Request
 from tests.env.test_adapter import Scripted, Undeclared

@@ -9,8 +9,8 @@ import pytest
 from gymnasium import spaces
 
 import marlflow as mf
-from marlflow.base.items import Weights
-from marlflow.env import cartpole_team
+from marlflow.batches.items import Weights
+from marlflow.env.games import cartpole_team
 from marlflow.policy.scripted import RandomActor
 from marlflow.sampling.protocol import Request
 from marlflow.sampling.worker import RolloutWorker

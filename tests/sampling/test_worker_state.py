@@ -12,8 +12,8 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 import marlflow as mf
-from marlflow.base.items import Weights
 from marlflow.base.serialization import from_bytes, to_bytes
+from marlflow.batches.items import Weights
 from marlflow.policy.scripted import RandomActor
 from marlflow.sampling.episodes import RESTARTED_EPISODE
 from marlflow.sampling.protocol import Request

@@ -8,7 +8,7 @@ from typing import Any
 from gymnasium.spaces import Discrete
 
 from marlflow.base.info_columns import COST, InfoColumn, InfoColumns
-from marlflow.base.items import as_it_is
+from marlflow.batches.items import as_it_is
 from marlflow.policy.actor import Actor
 from marlflow.policy.scripted import RandomActor
 from marlflow.sampling import RolloutWorker, Rule, SamplerConfig

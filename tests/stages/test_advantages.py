@@ -2,7 +2,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marlflow.base.batch import Array, EstimatedBatch
+from marlflow.base.arrays import Array
+from marlflow.batches.batch import EstimatedBatch
 from marlflow.learner.advantages import advantages, normalized
 from tests.learner.experience import ragged
 

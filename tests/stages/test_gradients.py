@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marlflow.base.items import Gradients, Packed
+from marlflow.batches.items import Gradients, Packed
 from marlflow.learner.gradients import mean_gradients
 from marlflow.stages import Average
 

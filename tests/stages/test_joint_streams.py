@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import marlflow as mf
-from marlflow.base.items import Fragment, Packed
+from marlflow.batches.items import Fragment, Packed
 from marlflow.flow import Executor, Feed, Flow, Place, Plan, Traits, source, together
 from marlflow.flow.protocols import stage_call
 from marlflow.runtime.inline import InlinePlace, InlineRuntime

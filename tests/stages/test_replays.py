@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import marlflow as mf
-from marlflow.base.items import Inserted
+from marlflow.batches.items import Inserted
 from marlflow.runtime.inline import InlinePlace
 from tests.replay.windowed import put
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marlflow.base.items import Fragment, Packed
+from marlflow.batches.items import Fragment, Packed
 from marlflow.flow import Executor, Plan, source
 from marlflow.sampling.protocol import EvaluationRequest, Request, Round
 from marlflow.sampling.receipts import EpisodeResult

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import marlflow as mf
-from marlflow.base.batch import Array
-from marlflow.base.utterances import UtteranceLayout, utterance_layout
+from marlflow.base.arrays import Array
+from marlflow.batches.utterances import UtteranceLayout, utterance_layout
 from marlflow.replay.utterances import UtteranceReplay
 from tests.algorithms.conversations import LENGTH, SPACES, Decision, batch_of, fragments, rows, seen, segments_of
 

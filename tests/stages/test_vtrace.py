@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import marlflow as mf
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.spaces import Spaces
 from marlflow.learner.advantages import advantages
 from marlflow.learner.vtrace import corrected, log_probs

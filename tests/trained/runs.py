@@ -11,13 +11,13 @@ from pettingzoo import AECEnv
 
 import marlflow as mf
 from marlflow.base.awaiting import begun
-from marlflow.base.items import Weights
 from marlflow.base.serialization import from_bytes
+from marlflow.batches.items import Weights
 from marlflow.checks.validation import ready
 from marlflow.flow import Executor, Plan, source
 from marlflow.policy.actor import EvaluationMode
+from marlflow.runs.saved_runs import newest
 from marlflow.runtime.inline import InlineRuntime
-from marlflow.runtime.saved_runs import newest
 from marlflow.sampling.protocol import EvaluationRequest
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, SMALL_R2D2, small_run
 from tests.trained.watched import PLAYED
@@ -31,7 +31,7 @@ def run(factory: str, arguments: dict[str, Any] | None = None, **changes: Any) -
     return small_run(env=env, env_steps=320, **{"mapping": None, **changes})
 
 
-CARTS = "marlflow.env.cartpole_team.parallel_env"
+CARTS = "marlflow.env.games.cartpole_team.parallel_env"
 RECURRENT_PPO = mf.Policy(
     mf.RecurrentPPO(batch_agent_steps=200, epochs=1, sequence_agent_steps=4, minibatch_agent_steps=64), mf.LSTM(8, (8,))
 )

@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import pytest
 
-from marlflow.env import openspiel
+from marlflow.env.simulators import openspiel
 from marlflow.trained.boards import Board, OwnBoard, RenderedBoard, board_of
 
 pytest.importorskip("rlcard")

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 import marlflow as mf
-from marlflow.env.cartpole_team import parallel_env as carts
+from marlflow.env.games.cartpole_team import parallel_env as carts
 from marlflow.policy.actor import EvaluationMode
-from marlflow.runtime.saved_runs import newest
+from marlflow.runs.saved_runs import newest
 from tests.league.runs import LEAGUES, league_run
 from tests.runtime.small_runs import small_run
 from tests.trained.conftest import Trained
@@ -202,7 +202,9 @@ def test_an_experiment_that_cannot_be_built_again_is_passed(tmp_path: Path) -> N
 def test_modules_are_found_where_the_run_was_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project = tmp_path / "project"
     project.mkdir()
-    source = "from marlflow.env.cartpole_team import parallel_env\n\ndef make(size):\n    return parallel_env(size)\n"
+    source = (
+        "from marlflow.env.games.cartpole_team import parallel_env\n\ndef make(size):\n    return parallel_env(size)\n"
+    )
     (project / "mine_to_load.py").write_text(source, encoding="utf-8")
     monkeypatch.chdir(project)
     monkeypatch.syspath_prepend(str(project))
@@ -261,7 +263,7 @@ def misspelt(run_dir: Path) -> None:
 def another_environment(run_dir: Path) -> None:
     path = run_dir / "experiment.json"
     values = json.loads(path.read_text("utf-8"))
-    values["env"]["factory"] = "marlflow.env.pendulum_team.parallel_env"
+    values["env"]["factory"] = "marlflow.env.games.pendulum_team.parallel_env"
     values["env"].pop("max_cycles")
     path.write_text(json.dumps(values), encoding="utf-8")
 

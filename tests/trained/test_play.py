@@ -10,7 +10,8 @@ from gymnasium import spaces
 from pettingzoo import ParallelEnv
 
 from marlflow.base.errors import ConfigInvalid, MarlflowError
-from marlflow.env import cartpole_team, matrix_games, openspiel
+from marlflow.env.games import cartpole_team, matrix_games
+from marlflow.env.simulators import openspiel
 from marlflow.offline.dataset import find_dataset
 from marlflow.trained import terminal
 from marlflow.trained.play import PlayOptions, play

@@ -37,7 +37,9 @@ WORK: dict[str, tuple[Work, dict[str, int | None]]] = {
     "video": (played, {"drawing episode 1 of 2, frame": None, "drawing episode 2 of 2, frame": None}),
     "report": (lambda run, out: write_report([run], out / "report"), {"drawing": 1}),
     "check-env": (
-        lambda _run, _out: check_environment(mf.Env("marlflow.env.cartpole_team.parallel_env", {"max_cycles": 20}), 5),
+        lambda _run, _out: check_environment(
+            mf.Env("marlflow.env.games.cartpole_team.parallel_env", {"max_cycles": 20}), 5
+        ),
         {
             "opening the environment": None,
             "PettingZoo's own tests": None,

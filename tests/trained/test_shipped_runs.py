@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import marlflow as mf
-from marlflow.runtime import shipped_runs
-from marlflow.runtime.run_folders import run_folder
+from marlflow.runs import shipped_runs
+from marlflow.runs.run_folders import run_folder
 from tests.sentences import refusals
 
 NAMES = shipped_runs.shipped_runs()

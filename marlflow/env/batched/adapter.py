@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.env.adapter import AgentEnd, StepResult
 from marlflow.env.batched.arrays import as_numpy
 from marlflow.env.batched.protocol import BatchedEnv, BatchedStep, agents_of

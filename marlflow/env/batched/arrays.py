@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 
 
 def as_numpy(array: Any) -> Array:

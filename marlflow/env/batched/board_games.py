@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from gymnasium import spaces
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.env.batched.protocol import BatchedStep
 
 _PLAYER = "player"

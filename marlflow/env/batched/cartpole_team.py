@@ -1,4 +1,4 @@
-"""B teams of cart-poles at once: the numbers of `marlflow.env.cartpole_team` for the same seeds and actions."""
+"""B teams of cart-poles at once: the numbers of `marlflow.env.games.cartpole_team` for the same seeds and actions."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.env.batched.generators import generators
 from marlflow.env.batched.protocol import BatchedStep
-from marlflow.env.cartpole_team import CartPoleTeam
+from marlflow.env.games.cartpole_team import CartPoleTeam
 
 _CART = "cart"
 

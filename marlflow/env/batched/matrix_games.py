@@ -1,4 +1,4 @@
-"""B matrix games at once: the numbers of `marlflow.env.matrix_games` and of PettingZoo's rps."""
+"""B matrix games at once: the numbers of `marlflow.env.games.matrix_games` and of PettingZoo's rps."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.env.batched.protocol import BatchedStep
-from marlflow.env.matrix_games import parallel_env
+from marlflow.env.games.matrix_games import parallel_env
 
 
 class BatchedMatrixGame:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.env.batched.generators import FewGenerators, Generators
 from marlflow.env.batched.particles import BatchedParticles, Rows
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.env.batched.generators import FewGenerators, Generators, generators
 from marlflow.env.batched.protocol import BatchedStep
 

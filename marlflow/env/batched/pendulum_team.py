@@ -1,4 +1,4 @@
-"""B teams of pendulums at once: the states of `marlflow.env.pendulum_team` for the same seeds and actions.
+"""B teams of pendulums at once: the states of `marlflow.env.games.pendulum_team` for the same seeds and actions.
 
 Rewards are the same but for rounding: gymnasium squares the torque by `powf`, which numpy has for single numbers only.
 """
@@ -10,10 +10,10 @@ from collections.abc import Mapping
 import numpy as np
 from gymnasium.envs.classic_control.pendulum import DEFAULT_X, DEFAULT_Y, PendulumEnv
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.env.batched.generators import generators
 from marlflow.env.batched.protocol import BatchedStep
-from marlflow.env.pendulum_team import PendulumTeam
+from marlflow.env.games.pendulum_team import PendulumTeam
 
 _PENDULUM = "pendulum"
 

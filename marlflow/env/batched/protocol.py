@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
 from gymnasium import spaces
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 
 ByGroup: TypeAlias = Mapping[str, Any]
 """An array [B, A, ...] for each group."""

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 
 Path: TypeAlias = tuple[str | int, ...]
 

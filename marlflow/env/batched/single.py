@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from pettingzoo import AECEnv, ParallelEnv
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.env.adapter import StepResult
 from marlflow.env.batched.adapter import BatchedAdapter
 from marlflow.env.batched.protocol import BatchedEnv, info_keys

@@ -1,4 +1,4 @@
-"""B tolls at once: the numbers of `marlflow.env.toll`, costs included."""
+"""B tolls at once: the numbers of `marlflow.env.games.toll`, costs included."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.info_columns import COST
 from marlflow.env.batched.protocol import BatchedStep
-from marlflow.env.toll import FAST, Toll
+from marlflow.env.games.toll import FAST, Toll
 
 _CAR = "car"
 

@@ -24,12 +24,12 @@ _NUM_ENVS = "num_envs"
 _HERE = "marlflow.env.batched"
 # The batched versions of environments that come with marlflow or with other packages, by their factory.
 _SHIPPED = {
-    "marlflow.env.cartpole_team.parallel_env": f"{_HERE}.cartpole_team.BatchedCartPoleTeam",
-    "marlflow.env.lbf.parallel_env": "marlflow.env.functional.lbf.batched_env",
-    "marlflow.env.matrix_games.parallel_env": f"{_HERE}.matrix_games.BatchedMatrixGame",
-    "marlflow.env.pendulum_team.parallel_env": f"{_HERE}.pendulum_team.BatchedPendulumTeam",
-    "marlflow.env.rware.parallel_env": "marlflow.env.functional.rware.batched_env",
-    "marlflow.env.toll.parallel_env": f"{_HERE}.toll.BatchedToll",
+    "marlflow.env.games.cartpole_team.parallel_env": f"{_HERE}.cartpole_team.BatchedCartPoleTeam",
+    "marlflow.env.simulators.lbf.parallel_env": "marlflow.env.functional.lbf.batched_env",
+    "marlflow.env.games.matrix_games.parallel_env": f"{_HERE}.matrix_games.BatchedMatrixGame",
+    "marlflow.env.games.pendulum_team.parallel_env": f"{_HERE}.pendulum_team.BatchedPendulumTeam",
+    "marlflow.env.simulators.rware.parallel_env": "marlflow.env.functional.rware.batched_env",
+    "marlflow.env.games.toll.parallel_env": f"{_HERE}.toll.BatchedToll",
     "mpe2.simple_adversary_v3.parallel_env": f"{_HERE}.particle_scenarios.SimpleAdversary",
     "mpe2.simple_reference_v3.parallel_env": f"{_HERE}.particle_scenarios.SimpleReference",
     "mpe2.simple_speaker_listener_v4.parallel_env": f"{_HERE}.particle_scenarios.SimpleSpeakerListener",
@@ -135,13 +135,13 @@ def _find(
 
 
 def _is_registered(factory: Callable[..., Any] | str) -> bool:
-    from marlflow.env import pettingzoo_registry  # late: it imports marlflow.env.make
+    from marlflow.env.simulators import pettingzoo_registry
 
     return factory in (pettingzoo_registry.TARGET, pettingzoo_registry.make)
 
 
 def _shipped_name(factory: Callable[..., Any] | str, arguments: Mapping[str, Any]) -> str:
-    from marlflow.env import pettingzoo_registry  # late: it imports marlflow.env.make
+    from marlflow.env.simulators import pettingzoo_registry
 
     if _is_registered(factory):
         return pettingzoo_registry.stable_name(arguments)
@@ -151,7 +151,7 @@ def _shipped_name(factory: Callable[..., Any] | str, arguments: Mapping[str, Any
 
 
 def _own_arguments(factory: Callable[..., Any] | str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    from marlflow.env import pettingzoo_registry  # late: it imports marlflow.env.make
+    from marlflow.env.simulators import pettingzoo_registry
 
     left_out = pettingzoo_registry.OWN_ARGUMENTS if _is_registered(factory) else ()
     return {key: value for key, value in arguments.items() if key not in left_out}

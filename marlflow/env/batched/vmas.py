@@ -21,7 +21,7 @@ from gymnasium import spaces
 with contextlib.redirect_stderr(io.StringIO()):
     import vmas
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import meant
 from marlflow.env.batched.agent_groups import groups_of

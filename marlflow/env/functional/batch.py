@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from gymnasium import spaces
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.errors import ConfigInvalid
 from marlflow.env.batched.arrays import as_numpy
 from marlflow.env.batched.protocol import BatchedStep

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.env.functional.checks import actions_like
 from marlflow.env.functional_protocol import ByGroup, FunctionalEnv, FunctionalStep
 

@@ -20,7 +20,7 @@ from jaxmarl.environments.overcooked.overcooked import Overcooked
 from jaxmarl.environments.overcooked_v2.overcooked import OvercookedV2
 from jaxmarl.environments.smax.heuristic_enemy_smax_env import EnemySMAX
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.env.functional.jaxmarl_import import SMAX_CLASSES
 
 Painter = Callable[[Any, Any], Array]

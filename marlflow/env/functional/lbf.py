@@ -17,9 +17,9 @@ from gymnasium import spaces
 from lbforaging.foraging import ForagingEnv
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.env import lbf
 from marlflow.env.functional.batch import FunctionalBatch, batch_of
 from marlflow.env.functional_protocol import ByGroup, FunctionalStep
+from marlflow.env.simulators import lbf
 
 _AGENT = "agent"
 # The actions none, north, south, west, east and load, as (rows, columns).

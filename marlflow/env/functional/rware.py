@@ -21,9 +21,9 @@ from gymnasium import spaces
 from rware.warehouse import RewardType, Warehouse
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.env import rware
 from marlflow.env.functional.batch import FunctionalBatch, batch_of
 from marlflow.env.functional_protocol import ByGroup, FunctionalStep
+from marlflow.env.simulators import rware
 
 _AGENT = "agent"
 _NUM_ACTIONS = 5

@@ -32,7 +32,7 @@ class AgentIndicator(FunctionalWrapper):
     """`wrappers.agent_indicator` of a functional environment."""
 
     def __init__(self, env: FunctionalEnv, type_only: bool = False) -> None:
-        from marlflow.env.wrappers import identity_of  # late: SuperSuit takes half a second
+        from marlflow.env.wrappers.shipped import identity_of  # late: SuperSuit takes half a second
 
         super().__init__(env)
         identity = identity_of(_SpacesOfEnv(env), type_only)
@@ -95,7 +95,7 @@ class WidenBounds(FunctionalWrapper):
     """`wrappers.widen_bounds` of a functional environment."""
 
     def __init__(self, env: FunctionalEnv) -> None:
-        from marlflow.env.wrappers import unbounded  # late: SuperSuit takes half a second
+        from marlflow.env.wrappers.shipped import unbounded  # late: SuperSuit takes half a second
 
         super().__init__(env)
         agents = [agent for of_group in env.groups.values() for agent in of_group]
@@ -111,7 +111,7 @@ class RewardScale(FunctionalWrapper):
     def __init__(self, env: FunctionalEnv, **settings: Any) -> None:
         from marlflow.env.functional.batch import FunctionalBatch  # late: it wraps environments
         from marlflow.env.functional.calls import FunctionalCalls
-        from marlflow.env.reward_scale import scales_for
+        from marlflow.env.wrappers.reward_scale import scales_for
 
         super().__init__(env)
 
@@ -132,7 +132,7 @@ class LastAction(FunctionalWrapper):
     """`wrappers.last_action` of a functional environment."""
 
     def __init__(self, env: FunctionalEnv) -> None:
-        from marlflow.env.wrappers import ActionVector  # late: SuperSuit takes half a second
+        from marlflow.env.wrappers.shipped import ActionVector  # late: SuperSuit takes half a second
 
         super().__init__(env)
         self._kinds = {
@@ -186,7 +186,7 @@ class FunctionalRandomOpening(FunctionalWrapper):
     """`wrappers.random_opening` of a functional environment, with moves of JAX's random numbers."""
 
     def __init__(self, env: FunctionalEnv, moves: int = 20) -> None:
-        from marlflow.env.wrappers import random_opening_problem  # late: SuperSuit takes half a second
+        from marlflow.env.wrappers.shipped import random_opening_problem  # late: SuperSuit takes half a second
 
         super().__init__(env)
         if problem := random_opening_problem(_SpacesOfEnv(env), env.turn_based, moves):
@@ -248,7 +248,7 @@ def _as(step: FunctionalStep, form: Any) -> FunctionalStep:
     return made
 
 
-# The forms of shipped wrappers, by their names in `marlflow.env.wrappers`.
+# The forms of shipped wrappers, by their names in `marlflow.env.wrappers.shipped`.
 _SHIPPED: Mapping[str, Wrapping] = {
     "agent_indicator": AgentIndicator,
     "clip_observations": ClipObservations,
@@ -267,7 +267,7 @@ def functional_wrapped(env: FunctionalEnv, wrappers: Sequence[Any], name: str) -
             settings = {**make.keywords, **settings}
             make = make.func
         shown = getattr(wrapper, "name", None) or getattr(make, "__qualname__", repr(make))
-        is_shipped = getattr(make, "__module__", "") == "marlflow.env.wrappers"
+        is_shipped = getattr(make, "__module__", "") == "marlflow.env.wrappers.shipped"
         form = _SHIPPED.get(make.__name__) if is_shipped else getattr(make, "functional", None)
         if form is None:
             raise ConfigInvalid(

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from marlflow.base.errors import ActorLost
-from marlflow.base.items import Gradients, Update
 from marlflow.base.serialization import Tree
+from marlflow.batches.items import Gradients, Update
 from marlflow.learner.distributed.collective import Collective
 from marlflow.learner.gradient_exchange import equal_job
 from marlflow.learner.minibatches import EqualDivision

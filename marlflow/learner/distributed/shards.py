@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from marlflow.base.batch import Array, Batch, EstimatedBatch
+from marlflow.base.arrays import Array
+from marlflow.batches.batch import Batch, EstimatedBatch
 
 
 @dataclass(frozen=True, slots=True)

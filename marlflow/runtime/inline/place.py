@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from marlflow.base.items import Packed
+from marlflow.batches.items import Packed
 from marlflow.flow import Outcome, StageCall
 from marlflow.runtime.sharding import ON_WORKERS, AllShards, over_all, payloads_by_worker, shard
 from marlflow.runtime.stage_chain import Rows, merge_payloads, run_chain

@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
-from marlflow.base.batch import Batch
 from marlflow.base.errors import ConfigInvalid, RuntimeFailed
 from marlflow.base.serialization import Tree, from_bytes, to_bytes
+from marlflow.batches.batch import Batch
 from marlflow.learner.learner import TorchLearner
 from marlflow.learner.update_limit import ClockLimit
 from marlflow.replay.protocol import SavedReplay
-from marlflow.runtime.checkpoint_files import (
+from marlflow.runs.checkpoint_files import (
     WORKERS,
     check_names,
     learner_file,

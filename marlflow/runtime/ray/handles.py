@@ -16,7 +16,7 @@ import ray
 
 from marlflow.base.errors import ActorLost
 from marlflow.base.fault_kind import FaultKind
-from marlflow.base.items import Inserted, Weights
+from marlflow.batches.items import Inserted, Weights
 from marlflow.flow import StageCall
 from marlflow.runtime.ray.actors import RESTART_TIMEOUT_S, Actors, cause, never_ran
 from marlflow.runtime.ray.host import Host, RemoteError, as_exception, resident

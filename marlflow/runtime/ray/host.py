@@ -21,7 +21,7 @@ from marlflow.base.errors import ActorLost
 from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.flow import StageCall, StageTimes
 from marlflow.flow.protocols import OperatorRaised
-from marlflow.runtime.checkpoint_files import load_replay, replay_state
+from marlflow.runs.checkpoint_files import load_replay, replay_state
 from marlflow.runtime.packing import pack_batch, unpack_batch
 from marlflow.runtime.spec import LearnerSpec
 from marlflow.runtime.stage_chain import Rows, merge_payloads, run_chain

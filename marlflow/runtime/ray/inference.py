@@ -16,7 +16,7 @@ import numpy as np
 import ray
 import torch
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.errors import ActorLost
 from marlflow.base.random import RowRandom
 from marlflow.policy.actor import Acted, Actor, Mode, MovableActor, RecurrentActor, WeightedActor

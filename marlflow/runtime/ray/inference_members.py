@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import ray
 
-from marlflow.base.batch import Array
-from marlflow.base.items import Weights
+from marlflow.base.arrays import Array
 from marlflow.base.random import RowRandom
+from marlflow.batches.items import Weights
 from marlflow.policy.actor import Acted, Actor, Mode, WeightedActor
 from marlflow.policy.row_groups import RowGroups
 from marlflow.policy.stacked import ActingMembers, SeparateMembers, members_of

@@ -9,7 +9,7 @@ from typing import Any
 import ray
 
 from marlflow.base.errors import ActorLost
-from marlflow.base.items import Inserted, Packed
+from marlflow.batches.items import Inserted, Packed
 from marlflow.flow import OperatorRaised, Outcome, StageCall, StageTimes
 from marlflow.runtime.ray.handles import LearnerHandle, ReplayHandle, RestartableHost
 from marlflow.runtime.ray.host import ChainResult, RemoteError, as_exception, packed_call

@@ -10,7 +10,7 @@ from typing import Any
 import ray
 
 from marlflow.base.fault_kind import FaultKind
-from marlflow.base.items import Weights
+from marlflow.batches.items import Weights
 from marlflow.runtime.ray.actors import UNEXPLAINED_EXIT, Actors, cause, never_ran
 from marlflow.runtime.ray.host import RemoteError, as_exception
 from marlflow.runtime.ray.inference_members import frozen_by_reference

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from marlflow.base.items import Weights
 from marlflow.base.serialization import from_bytes, to_bytes
+from marlflow.batches.items import Weights
 from marlflow.flow.protocols import OperatorRaised
 from marlflow.runtime.ray.host import RESIDENTS, ChainResult, Host, RemoteError, as_array, flats_of, remote_error
 from marlflow.runtime.ray.inference import remote_actors

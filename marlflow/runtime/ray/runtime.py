@@ -15,7 +15,7 @@ from ray._private.internal_api import get_memory_info_reply
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 from marlflow.base.errors import ActorLost, RuntimeFailed
-from marlflow.base.items import Weights
+from marlflow.batches.items import Weights
 from marlflow.learner.protocol import Learner
 from marlflow.replay.protocol import Replay
 from marlflow.replay.shards import first_row_of

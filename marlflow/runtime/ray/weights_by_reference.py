@@ -8,8 +8,8 @@ from typing import Any
 
 import ray
 
-from marlflow.base.batch import Array
-from marlflow.base.items import Weights
+from marlflow.base.arrays import Array
+from marlflow.batches.items import Weights
 
 
 @dataclass(frozen=True, slots=True)

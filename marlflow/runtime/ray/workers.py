@@ -15,8 +15,8 @@ import ray
 
 from marlflow.base.errors import ActorLost
 from marlflow.base.fault_kind import FaultKind
-from marlflow.base.items import Weights
 from marlflow.base.progress import progress
+from marlflow.batches.items import Weights
 from marlflow.runtime.ray import actors as limits
 from marlflow.runtime.ray.actors import Actors, cause
 from marlflow.runtime.ray.host import RemoteError, as_exception

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.encoder import ObservationOutside
 from marlflow.base.errors import EnvironmentFailed, MarlflowError
 from marlflow.env.batched.adapter import NOBODY_DECIDES

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.info_columns import InfoColumn, InfoColumns
 from marlflow.compiled.counter_random import Bits64, CounterRandom, mix, small
 from marlflow.env.functional.calls import Carry, FunctionalCalls

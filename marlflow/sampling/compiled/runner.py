@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.errors import EnvironmentFailed, NotCompiled
 from marlflow.base.random import keys
 from marlflow.compiled.counter_random import bits64, uint64

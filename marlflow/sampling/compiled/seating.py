@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.sampling.episodes import TrainingEpisodes
 from marlflow.sampling.lanes import Lanes
 from marlflow.sampling.protocol import Matchup

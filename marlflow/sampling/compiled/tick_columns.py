@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.errors import EnvironmentFailed
 from marlflow.sampling.compiled.program import Columns, FragmentProgram, Player
 from marlflow.sampling.compiled.seating import Seating

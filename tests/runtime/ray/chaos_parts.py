@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import marlflow as mf
-from marlflow.base.batch import Array
-from marlflow.base.items import Inserted, Weights
-from marlflow.env.cartpole_team import CartPoleTeam
+from marlflow.base.arrays import Array
+from marlflow.batches.items import Inserted, Weights
+from marlflow.env.games.cartpole_team import CartPoleTeam
 
 BETWEEN_ROUNDS: list[Callable[[], None]] = []
 """Called on the driver before each round is asked for."""

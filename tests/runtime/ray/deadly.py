@@ -11,7 +11,7 @@ from typing import Any
 import ray
 
 import marlflow as mf
-from marlflow.env.cartpole_team import CartPoleTeam
+from marlflow.env.games.cartpole_team import CartPoleTeam
 
 
 def kill(actor: Any) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import marlflow as mf
-from marlflow.env import toll
+from marlflow.env.games import toll
 from tests.driver.kept_runs import kept
 from tests.driver.watching import reports
 from tests.runtime.small_runs import SMALL, SMALL_PPO, small_run, without_times

@@ -19,11 +19,11 @@ from torch import Tensor
 
 import marlflow as mf
 from marlflow.algorithms.dqn import DQNLoss
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.spaces import Spaces
 from marlflow.checks.commands import runtime_of
 from marlflow.checks.validation import ready
-from marlflow.env.cartpole_team import CartPoleTeam
+from marlflow.env.games.cartpole_team import CartPoleTeam
 from marlflow.runtime.protocol import Runtime
 from marlflow.runtime.ray import RayRuntime, reservation
 from tests.conftest import RAY_CPUS

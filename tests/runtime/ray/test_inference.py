@@ -12,8 +12,8 @@ import pytest
 import ray
 
 import marlflow as mf
-from marlflow.base.batch import Array
-from marlflow.base.items import Weights
+from marlflow.base.arrays import Array
+from marlflow.batches.items import Weights
 from marlflow.policy.actor import Acted, EvaluationMode, Mode, RecurrentActor, WeightedActor
 from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.protocol import Runtime

@@ -10,8 +10,8 @@ import ray
 
 import marlflow as mf
 from marlflow.base.serialization import from_bytes
+from marlflow.runs.saved_runs import newest
 from marlflow.runtime.ray import RayRuntime
-from marlflow.runtime.saved_runs import newest
 from tests.driver.joint_learning import Team, team_run
 from tests.runtime.driven_runs import driven
 from tests.runtime.ray.deadly import kill

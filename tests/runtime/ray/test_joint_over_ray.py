@@ -11,7 +11,7 @@ import pytest
 import ray
 
 import marlflow as mf
-from marlflow.base.items import Packed
+from marlflow.batches.items import Packed
 from marlflow.flow import Outcome
 from marlflow.flow.protocols import StageCall, stage_call
 from marlflow.runtime.ray.actors import Actors

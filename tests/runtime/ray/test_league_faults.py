@@ -21,7 +21,7 @@ from marlflow.config.experiment import CheckpointConfig, Env, Evaluation, Experi
 from marlflow.driver.stored_members import StoredMembers
 from marlflow.driver.train import resume, train
 from marlflow.league.dealing import LeagueMatchmaker
-from marlflow.runtime.saved_runs import newest
+from marlflow.runs.saved_runs import newest
 from marlflow.sampling.population import PopulationChange
 from marlflow.sampling.protocol import FrozenPolicy
 from tests.driver.kept_runs import kept

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import marlflow as mf
-from marlflow.env.cartpole_team import CartPoleTeam
+from marlflow.env.games.cartpole_team import CartPoleTeam
 from marlflow.runtime.protocol import RunComponents
 from marlflow.runtime.ray import RayRuntime
 from marlflow.runtime.ray.host import refuse_debuggers

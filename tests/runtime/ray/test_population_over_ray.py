@@ -13,7 +13,7 @@ import pytest
 import ray
 
 import marlflow as mf
-from marlflow.base.items import Weights
+from marlflow.batches.items import Weights
 from marlflow.checks.validation import ready
 from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.protocol import Runtime

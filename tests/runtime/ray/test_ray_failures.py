@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import marlflow as mf
-from marlflow.base.batch import Array
+from marlflow.base.arrays import Array
 from marlflow.base.random import episode_seed
-from marlflow.env.cartpole_team import CartPoleTeam
+from marlflow.env.games.cartpole_team import CartPoleTeam
+from marlflow.runs.saved_runs import newest
 from marlflow.runtime.ray import workers
-from marlflow.runtime.saved_runs import newest
 from tests.runtime.ray.processes import assert_no_actor_is_left
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, policies, small_run
 from tests.sentences import refusals

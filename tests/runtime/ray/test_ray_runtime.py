@@ -19,8 +19,8 @@ import pytest
 import ray
 
 from marlflow.algorithms.scripted import Random
-from marlflow.base.items import Update, Weights
 from marlflow.base.serialization import from_bytes
+from marlflow.batches.items import Update, Weights
 from marlflow.config.experiment import Evaluation, Log, PlacementOverrides, Policy, Rollouts
 from marlflow.config.plans import RoundHooks, build_plan, drawn_plan
 from marlflow.driver.learner_totals import LearnerTotals

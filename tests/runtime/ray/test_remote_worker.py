@@ -9,9 +9,9 @@ import pytest
 import ray
 
 from marlflow.base.fault_kind import FaultKind
-from marlflow.base.items import Weights
+from marlflow.batches.items import Weights
 from marlflow.config.experiment import Env
-from marlflow.env.cartpole_team import CartPoleTeam
+from marlflow.env.games.cartpole_team import CartPoleTeam
 from marlflow.runtime.ray.remote_worker import RemoteWorker, SharedRequest
 from marlflow.runtime.ray.workers import _answers
 from marlflow.sampling.frozen_store import MemoryStore, StoredEntries

@@ -16,8 +16,8 @@ import pytest
 import ray
 
 import marlflow as mf
-from marlflow.base.items import Weights
 from marlflow.base.serialization import from_bytes
+from marlflow.batches.items import Weights
 from marlflow.runtime.ray.remote_worker import RemoteWorker
 from tests.driver.kept_runs import kept
 from tests.driver.watching import standing

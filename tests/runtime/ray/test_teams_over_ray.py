@@ -10,7 +10,7 @@ import pytest
 
 import marlflow as mf
 from marlflow.base.serialization import from_bytes
-from marlflow.runtime.saved_runs import newest
+from marlflow.runs.saved_runs import newest
 from tests.driver.watching import reports
 from tests.runtime.small_runs import without_times
 from tests.runtime.team_runs import teams

@@ -11,7 +11,7 @@ import pytest
 import marlflow as mf
 from marlflow.base.serialization import from_bytes
 from marlflow.config.imports import load_policy
-from marlflow.runtime.saved_runs import newest
+from marlflow.runs.saved_runs import newest
 from tests.runtime.small_runs import SMALL, SMALL_PPO, small_run
 
 pytestmark = pytest.mark.slow

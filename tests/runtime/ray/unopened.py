@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from marlflow.base.batch import Batch, EstimatedBatch, Transitions
+from marlflow.batches.batch import Batch, EstimatedBatch, Transitions
 
 OPENED = "the driver opened rows"
 

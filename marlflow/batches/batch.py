@@ -1,0 +1,178 @@
+"""Batches of experience (RLlib's SampleBatch): columns over rows, and segments.
+
+A row is one decision of one agent; a segment is one agent's consecutive rows in one episode under one policy. A row's
+next observation is the segment's next row or its bootstrap, so no observation is stored twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, SupportsIndex
+
+import numpy as np
+
+from marlflow.base.arrays import Array
+from marlflow.base.errors import ColumnMissing
+from marlflow.base.pickling import reduced_in_band
+from marlflow.batches.train_batch import TrainBatch, deaths_in, for_losses, mean_of
+
+IN_BAND_BYTES = 64 * 1024
+"""Up to this size a batch is pickled as one string of bytes: below 100 kB Ray copies results in any case."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch(TrainBatch):
+    """Whole segments of rows of one policy.
+
+    `columns`, [N, ...] each: `obs`, `action`, `reward` (float64, undiscounted), `behavior_logp`, `version`, `t_env`
+    (env steps in the episode before the decision), `t_agent` (the agent's decisions before it), `action_mask` (bool [N,
+    A], if agents have masks), `state` (if the policy's learner needs it), credited columns of infos (float64, such as
+    `cost`), and those added by stages (`advantage`, `value_target`, ...).
+
+    `segments`, [S, ...] each: `length` (rows), `terminated`, `truncated` (at most one of them), `bootstrap_obs` (after
+    the last row), `bootstrap_mask` (with `action_mask`), `carried` (first row begun in the previous fragment), `agent`
+    (slot), `env`, `lane`, `episode`. A segment's rows are contiguous.
+    """
+
+    RESERVED: ClassVar[frozenset[str]] = frozenset(
+        {"obs", "action", "reward", "behavior_logp", "version", "t_env", "t_agent", "action_mask", "state", "memory"}
+        | {"memory_version", "length", "terminated", "truncated", "carried", "episode", "lane", "slot", "agent", "env"}
+        | {"bootstrap_obs", "bootstrap_mask", "bootstrap_state", "bootstrap_memory", "cost_advantage"}
+        | {"gained", "value", "advantage", "value_target", "discount", "next_obs", "weight", "row_id", "now", "made_by"}
+        | {"window_reward", "window_discount", "window_steps", "next", "segment", "burn_in", "priority", "present"}
+        | {"next_mask", "next_state", "next_present", "mask", "valid", "trained", "following", "central"}
+    )
+    """Columns that workers and stages make; numbers of infos have other names."""
+    made_from: ClassVar[Mapping[str, str]] = {
+        "Fragment": ".gather(Concat(agent_steps=...))",
+        "JointBatches": ".then(JoinSegments(learner.seats), at=learner)",
+        "JointFragment": ".gather(Concat(agent_steps=...)).then(JoinSegments(learner.seats), at=learner)",
+    }
+
+    columns: Mapping[str, Array]
+    segments: Mapping[str, Array]
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
+        arrays = [array for table in (self.columns, self.segments) for array in table.values()]
+        # Objects may be of classes that only Ray's pickler can pickle, such as those of a script.
+        if sum([array.nbytes for array in arrays]) > IN_BAND_BYTES or any(array.dtype.hasobject for array in arrays):
+            return object.__reduce_ex__(self, protocol)
+        return reduced_in_band(self)
+
+    @property
+    def rows(self) -> int:
+        return len(self.columns["reward"])
+
+    def columns_for_losses(self) -> dict[str, Array]:
+        return for_losses(self.columns)
+
+    def mean_version(self) -> float:
+        return mean_of(self.columns["version"])
+
+    def rows_carried(self) -> int:
+        return int(self.segments["carried"].sum())
+
+    def rows_bootstrapped_at_death(self) -> int:
+        return deaths_in(self.columns)
+
+    def __getitem__(self, name: str) -> Array:
+        """Return column `name`, [N, ...], repeating segment properties per row; raises ColumnMissing."""
+        if name in self.columns:
+            return self.columns[name]
+        if name not in self.segments:
+            raise ColumnMissing(name, [*self.columns, *self.segments])
+        return np.repeat(self.segments[name], self.segments["length"], axis=0)
+
+    def ends(self) -> Array:
+        """Return each segment's last row index, [S]."""
+        return np.cumsum(self.segments["length"]) - 1
+
+    def with_columns(self, **columns: Array) -> Batch:
+        """Return this batch with columns added or replaced."""
+        # The other columns are shared, not copied.
+        return type(self)({**self.columns, **columns}, self.segments)
+
+    def only(self, selected: Array) -> Batch:
+        """Return the segments `selected` (bool [S])."""
+        rows = np.repeat(selected, self.segments["length"])
+        return type(self)(
+            {name: column[rows] for name, column in self.columns.items()},
+            {name: column[selected] for name, column in self.segments.items()},
+        )
+
+    @staticmethod
+    def concat(batches: Sequence[Batch]) -> Batch:
+        """Concatenate batches in order."""
+        if len(batches) == 1:
+            return batches[0]
+        return type(batches[0])(_concat(b.columns for b in batches), _concat(b.segments for b in batches))
+
+
+def _concat(tables: Iterable[Mapping[str, Array]]) -> dict[str, Array]:
+    rows = list(tables)
+    return {name: np.concatenate([table[name] for table in rows]) for name in rows[0]}
+
+
+@dataclass(frozen=True, slots=True)
+class EstimatedBatch(Batch):
+    """A batch with columns `value`, `advantage` and `value_target`, float32 [N] each."""
+
+    made_from: ClassVar[Mapping[str, str]] = {
+        "Batch": ".then(Advantages(...), at=learner)",
+        "Fragment": ".gather(Concat(agent_steps=...)).then(Advantages(...), at=learner)",
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Transitions(TrainBatch):
+    """Independent n-step transitions drawn from a replay buffer, [B, ...] each."""
+
+    made_from: ClassVar[Mapping[str, str]] = {
+        "Fragment": "a replay (NStep(...), Insert(), and source(Draw(...), at=replay))",
+        "Batch": "a replay (NStep(...), Insert(), and source(Draw(...), at=replay))",
+    }
+
+    obs: Array
+    action: Array
+    reward: Array
+    """Discounted n-step sums."""
+    discount: Array
+    """Factor of the value of `next_obs`: discount**k after k steps, 0 after termination."""
+    next_obs: Array
+    weight: Array
+    """Importance weights."""
+    row_id: Array
+    """Ids in the replay buffer."""
+    action_mask: Array | None = None
+    next_mask: Array | None = None
+    version: Array | None = None
+    """Versions of the acting weights."""
+    infos: Mapping[str, Array] = field(default_factory=dict)
+    """Columns of infos: discounted n-step sums of credited ones, such as `cost`, and each row's own of others."""
+
+    @property
+    def rows(self) -> int:
+        return len(self.reward)
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions(TrainBatch):
+    """Single decisions drawn from a reservoir, without next observations, [B, ...] each."""
+
+    made_from: ClassVar[Mapping[str, str]] = {
+        "Fragment": "a reservoir (Insert(), and source(Draw(..., gives=Decisions), at=replay))",
+        "Batch": "a reservoir (Insert(), and source(Draw(..., gives=Decisions), at=replay))",
+    }
+
+    obs: Array
+    action: Array
+    row_id: Array
+    """Ids in the reservoir."""
+    action_mask: Array | None = None
+    version: Array | None = None
+    """Versions of the acting weights."""
+
+    @property
+    def rows(self) -> int:
+        return len(self.row_id)

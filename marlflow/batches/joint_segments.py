@@ -1,0 +1,265 @@
+"""Joint segments: rows of several agents side by side, in the order of their episodes, for replay buffers.
+
+Mixers and action critics learn from the decisions of all members at one env step, and from what followed them. Rows of
+agents that are absent (dead, or not there yet) are zero, and marked so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from marlflow.base.arrays import Array
+from marlflow.batches.batch import Batch
+from marlflow.batches.joint import doubled_rows, joint_rows, seat_of, spread
+
+TeamReward: TypeAlias = Literal["mean", "sum"]
+"""A team's reward at an env step: the mean or the sum over the agents that decided."""
+
+_SEATED = ("obs", "action", "action_mask", "reward", "memory")
+_BOOTSTRAPS = {"obs": "bootstrap_obs", "action_mask": "bootstrap_mask", "state": "bootstrap_state"}
+
+
+@dataclass(frozen=True, slots=True)
+class JointSegments(Batch):
+    """A batch whose N rows are joint rows: one per env step at which a member decided.
+
+    `columns`: of each policy `p` with K_p seats, [N, K_p, ...] each and zero where absent, `p:obs`, `p:action`,
+    `p:action_mask` and `p:memory` (if it has them), `p:reward`, `p:present` (bool: the agent decided), `p:terminated`
+    (bool: its segment ends there by termination); of the team, [N, ...] each, `reward` (float64), `t_env`, and of the
+    first agent present `version` and, if the learner needs it, `state`.
+
+    `segments`: runs of rows of one episode, cut also where an agent returns after its end, since that is a new
+    trajectory. [S, ...] each: `length` (joint rows), `env`, `episode`, `carried`, `terminated` (nobody goes on after
+    the last row, or was truncated there), `truncated` (those that did not terminate there were truncated),
+    `seats_left_early` (agents truncated before the last row, whose further rewards are in no row), and after the last
+    row `bootstrap_p:obs`, `bootstrap_p:mask`, `bootstrap_p:present` (the agent goes on, or was truncated there) and
+    `bootstrap_state`.
+    """
+
+    made_from: ClassVar[Mapping[str, str]] = {
+        "JointBatches": ".then(JoinSegments(learner.seats), at=learner)",
+        "JointFragment": ".gather(Concat(agent_steps=...)).then(JoinSegments(learner.seats), at=learner)",
+    }
+
+    @property
+    def rows(self) -> int:
+        """Number of agent steps: of seats that are present."""
+        return sum(int(column.sum()) for name, column in self.columns.items() if name.endswith(":present"))
+
+    @property
+    def count(self) -> int:
+        """Number of joint rows."""
+        return len(self.columns["reward"])
+
+
+def joint_segments(
+    batches: Mapping[str, Batch], seats: Mapping[str, Sequence[int]], team_reward: TeamReward = "mean"
+) -> JointSegments:
+    """Join batches of the same rounds; `seats` has each policy's agent slots, sorted.
+
+    Raises ValueError if an agent has no seat, or decides twice at one env step.
+    """
+    keys, rows = joint_rows(batches)
+    members = [
+        _Member.of(policy, batch, rows[policy], seats[policy], keys.shape[1]) for policy, batch in batches.items()
+    ]
+    runs = _Runs.of(keys, members)
+    ends = [member.ends_of(runs) for member in members]
+    columns = {"t_env": keys[2], "reward": _team_reward(members, team_reward)}
+    segments = runs.segments(keys, members, ends)
+    for member, end in zip(members, ends, strict=True):
+        columns |= member.columns()
+        segments |= member.bootstraps(end, len(runs.start))
+    columns["version"] = _of_first_present([member.decisions("version") for member in members], len(runs.run_of))
+    if all("state" in member.batch.columns for member in members):
+        columns["state"] = _of_first_present([member.decisions("state") for member in members], len(runs.run_of))
+        after = [member.after("state", end) for member, end in zip(members, ends, strict=True)]
+        segments["bootstrap_state"] = _of_first_present(after, len(runs.start))
+    return JointSegments(columns, segments)
+
+
+class _Ends(NamedTuple):
+    """The seats of a policy whose values count after a run: agents that continue, or were truncated at its last row."""
+
+    run: Array
+    """[n], in ascending order, then by `seat`."""
+    seat: Array
+    source: Array
+    """The batch's row of the agent's last decision in the run."""
+    segment: Array
+    at_end: Array
+    """bool: whether that row is the last of its segment."""
+    truncated: Array
+
+
+_Values: TypeAlias = "tuple[Array, Callable[[Array], Array]]"
+"""The row or run of each value, [n], in ascending order, and a function from indices to values."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """A policy's batch of n rows, with their joint rows and seats, [n] each."""
+
+    policy: str
+    batch: Batch
+    row: Array
+    seat: Array
+    source: Array
+    """int64 [N, K_p]: the batch's row at each joint row and seat; -1 if absent."""
+
+    @classmethod
+    def of(cls, policy: str, batch: Batch, row: Array, slots: Sequence[int], joint_rows: int) -> _Member:
+        seat = seat_of(policy, batch["agent"], np.asarray(slots, np.int64))
+        source = np.full((joint_rows, len(slots)), -1)
+        source[row, seat] = np.arange(batch.rows)
+        if doubled := batch.rows - int(np.count_nonzero(source >= 0)):
+            raise doubled_rows(doubled)
+        return cls(policy, batch, row, seat, source)
+
+    @property
+    def present(self) -> Array:
+        """Whether the agents decided, bool [N, K_p]."""
+        return self.source >= 0
+
+    @property
+    def firsts(self) -> Array:
+        """The batch's first row of each segment."""
+        return self.batch.ends() + 1 - self.batch.segments["length"]
+
+    def dense(self, column: Array) -> Array:
+        """Return `column` [n, ...] as [N, K_p, ...]."""
+        return spread(column, self.row, self.seat, self.source.shape)
+
+    def columns(self) -> dict[str, Array]:
+        """Return the policy's columns."""
+        batch, last = self.batch, self.batch.ends()
+        # All but the rest of what workers make: columns of infos too.
+        seated = [name for name in batch.columns if name in _SEATED or name not in Batch.RESERVED]
+        columns = {name: self.dense(batch.columns[name]) for name in seated}
+        columns["present"] = self.present
+        columns["terminated"] = spread(batch.segments["terminated"], self.row[last], self.seat[last], self.source.shape)
+        return {f"{self.policy}:{name}": column for name, column in columns.items()}
+
+    def ends_of(self, runs: _Runs) -> _Ends:
+        """Return the seats whose values count after each run."""
+        rows = np.where(self.present, np.arange(len(self.source))[:, None], -1)
+        latest = np.maximum.reduceat(rows, runs.start, axis=0)
+        run, seat = np.nonzero(latest >= 0)
+        row = latest[run, seat]
+        source = self.source[row, seat]
+        segments = self.batch.segments
+        segment = np.repeat(np.arange(len(segments["length"])), segments["length"])[source]
+        at_end = source == self.batch.ends()[segment]
+        truncated = at_end & segments["truncated"][segment]
+        # An agent truncated before the others is absent from the next row on, like one that terminated.
+        left = at_end & segments["terminated"][segment] | truncated & (row < runs.last[run])
+        return _Ends(*(column[~left] for column in (run, seat, source, segment, at_end, truncated)))
+
+    def after(self, name: str, ends: _Ends) -> _Values:
+        """Return column `name` after the runs."""
+        bootstrap = _BOOTSTRAPS[name]
+
+        def values(index: Array) -> Array:
+            source, at_end = ends.source[index], ends.at_end[index]
+            # A run that ends within a segment is followed by the segment's next row. The minimum is only for an index
+            # that exists: these values are replaced.
+            following: Array = self.batch.columns[name].take(np.minimum(source + 1, self.batch.rows - 1), axis=0)
+            following[at_end] = self.batch.segments[bootstrap][ends.segment[index][at_end]]
+            return following
+
+        return ends.run, values
+
+    def decisions(self, name: str) -> _Values:
+        """Return column `name` of the decisions at each joint row."""
+        row, seat = np.nonzero(self.present)
+        return row, lambda index: self.batch.columns[name].take(self.source[row[index], seat[index]], axis=0)
+
+    def bootstraps(self, ends: _Ends, runs: int) -> dict[str, Array]:
+        """Return the policy's segment properties."""
+        shape = (runs, self.source.shape[1])
+        found = {"present": spread(np.ones(len(ends.run), bool), ends.run, ends.seat, shape)}
+        for column, name in (("obs", "obs"), ("action_mask", "mask")):
+            if column in self.batch.columns:
+                _, values = self.after(column, ends)
+                found[name] = spread(values(np.arange(len(ends.run))), ends.run, ends.seat, shape)
+        return {f"bootstrap_{self.policy}:{name}": column for name, column in found.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """S maximal runs of joint rows of one episode, cut where an agent returns after its end."""
+
+    start: Array
+    last: Array
+    run_of: Array
+    """[N]"""
+
+    @classmethod
+    def of(cls, keys: Array, members: Sequence[_Member]) -> _Runs:
+        begins = np.ones(keys.shape[1], bool)
+        begins[1:] = (keys[:2, 1:] != keys[:2, :-1]).any(axis=0)
+        episode = np.cumsum(begins)
+        for member in members:
+            segments = member.batch.segments
+            row, seat = member.row[member.firsts], member.seat[member.firsts]
+            order = np.lexsort((row, seat))
+            before, after = order[:-1], order[1:]
+            # A segment that was cut continues in the next one; only an agent whose trajectory ended returns.
+            returns = (segments["terminated"] | segments["truncated"])[before] & (seat[before] == seat[after])
+            returns &= episode[row[before]] == episode[row[after]]
+            begins[row[after[returns]]] = True
+        start = np.flatnonzero(begins)
+        return cls(start, np.append(start[1:], len(begins)) - 1, np.cumsum(begins) - 1)
+
+    def segments(self, keys: Array, members: Sequence[_Member], ends: Sequence[_Ends]) -> dict[str, Array]:
+        """Return the properties of the runs as segments, except those of single policies."""
+        count = len(self.start)
+        carried, early = np.zeros(count, bool), np.zeros(count, np.int64)
+        for member in members:
+            segments, last = member.batch.segments, member.row[member.batch.ends()]
+            carried[self.run_of[member.row[member.firsts]][segments["carried"]]] = True
+            left = segments["truncated"] & (last < self.last[self.run_of[last]])
+            early += np.bincount(self.run_of[last[left]], minlength=count)
+        goes_on, truncated = (np.zeros(count, bool) for _ in range(2))
+        for end in ends:
+            goes_on[end.run[~end.truncated]] = True
+            truncated[end.run[end.truncated]] = True
+        return {
+            "length": self.last + 1 - self.start,
+            "terminated": ~(goes_on | truncated),
+            "truncated": truncated & ~goes_on,
+            "carried": carried,
+            "env": keys[0, self.start],
+            "episode": keys[1, self.start],
+            "seats_left_early": early,
+        }
+
+
+def _team_reward(members: Sequence[_Member], team_reward: TeamReward) -> Array:
+    total = np.zeros(len(members[0].source))
+    for member in members:
+        total += member.dense(member.batch.columns["reward"]).sum(axis=1)
+    if team_reward == "sum":
+        return total
+    mean: Array = total / np.sum([member.present.sum(axis=1) for member in members], axis=0)
+    return mean
+
+
+def _of_first_present(parts: Sequence[_Values], count: int) -> Array:
+    """Return for each of `count` rows or runs the value of the first part and seat that has one; 0 if none has."""
+    found: Array | None = None
+    missing = np.ones(count, bool)
+    for of, values in parts:
+        at, index = np.unique(of, return_index=True)
+        new = missing[at]
+        taken = values(index[new])
+        if found is None:
+            found = np.zeros((count, *taken.shape[1:]), taken.dtype)
+        found[at[new]] = taken
+        missing[at[new]] = False
+    assert found is not None, "there is a member at least"
+    return found

@@ -1,0 +1,291 @@
+"""The AEC environment of managers and workers that `managed` makes of a Parallel environment."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+from gymnasium import spaces
+from pettingzoo import AECEnv
+
+from marlflow.env.wrappers.joint_state import JointObservations
+from marlflow.env.wrappers.masking import MASK
+from marlflow.env.wrappers.options import ManagerView, OptionRules, WorkerView
+
+
+class ManagedAEC(AECEnv[str, Any, Any]):
+    """An AEC environment of managers, whose turns come first when they are due, and of the agents of `env`.
+
+    The wrapped environment steps once all of its agents have chosen. A manager ends when its last worker ends:
+    truncated if any of them was, else terminated.
+    """
+
+    def __init__(self, env: Any, managers: Mapping[str, str], rules: OptionRules) -> None:
+        super().__init__()
+        self.env, self._rules, self._manager_of = env, rules, dict(managers)
+        names = dict.fromkeys(managers.values())
+        self._workers_of = {name: [w for w, m in managers.items() if m == name] for name in names}
+        self.possible_agents = [*names, *env.possible_agents]
+        self.metadata = {**(getattr(env, "metadata", None) or {}), "is_parallelizable": False}
+        self.render_mode = getattr(env, "render_mode", None)
+        if isinstance(getattr(env, "state_space", None), spaces.Box):
+            self.state_space = env.state_space
+        self._views = {w: WorkerView(env.observation_space(w), env.action_space(w), rules) for w in managers}
+        self._joint = {
+            name: JointObservations({worker: self._views[worker].bare_space for worker in workers})
+            for name, workers in self._workers_of.items()
+            if len(workers) > 1 and rules.manager_sees == "obs"
+        }
+        self.agents: list[str] = []
+        self.rewards: dict[str, float] = {}
+        self._cumulative_rewards: dict[str, float] = {}
+        self.terminations: dict[str, bool] = {}
+        self.truncations: dict[str, bool] = {}
+        self.infos: dict[str, dict[str, Any]] = {}
+        # Cached, because PettingZoo demands the same object on every call.
+        self._manager_spaces = {name: self._manager_space(name) for name in names}
+        self._option_spaces = {name: copy.deepcopy(rules.space) for name in names}
+        self._manager_views: dict[str, ManagerView] = {}
+        if rules.manager_acts == "every_env_step":
+            self._manager_views = {name: ManagerView(space, rules) for name, space in self._manager_spaces.items()}
+        self._clear()
+
+    def _clear(self) -> None:
+        self._actions: dict[str, Any] = {}
+        self._option: dict[str, Any] = {}
+        # By manager: env steps until it is due; of one that has ended, when it ended.
+        self._left: dict[str, int] = {}
+        # The last observation of each agent of the wrapped environment.
+        self._seen: dict[str, Any] = {}
+        self._queue: list[str] = []
+        self._live: list[str] = []
+        # Managers with a worker that was truncated since they began.
+        self._was_truncated: set[str] = set()
+        # The rewards of the last env step to managed agents that had ended before.
+        self._late: dict[str, float] = {}
+
+    def _manager_space(self, name: str) -> spaces.Space[Any]:
+        if self._rules.manager_sees == "state":
+            state: spaces.Box = self.env.state_space
+            return state
+        if name in self._joint:
+            return self._joint[name].space
+        return copy.deepcopy(self._views[self._workers_of[name][0]].bare_space)
+
+    def observation_space(self, agent: str) -> Any:
+        if agent in self._manager_views:
+            return self._manager_views[agent].observation_space
+        if agent in self._manager_spaces:
+            return self._manager_spaces[agent]
+        return self._views[agent].observation_space if agent in self._views else self.env.observation_space(agent)
+
+    def action_space(self, agent: str) -> Any:
+        if agent in self._manager_views:
+            return self._manager_views[agent].action_space
+        return self._option_spaces[agent] if agent in self._option_spaces else self.env.action_space(agent)
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
+        observations, infos = self.env.reset(seed=seed, options=options)
+        self._clear()
+        self.agents = []
+        self.rewards, self._cumulative_rewards, self.infos = {}, {}, {}
+        self.terminations, self.truncations = {}, {}
+        self._skip_agent_selection = None
+        self._seen = dict(observations)
+        self._join(list(self.env.agents), infos)
+        # Masks come in infos, and who has one has to be known at the reset, also of managers that begin later.
+        self.infos |= {name: {MASK: view.mask(0)} for name, view in self._manager_views.items()}
+        self._begin_step()
+
+    def _join(self, joined: list[str], infos: Mapping[str, Any]) -> None:
+        self._live += joined
+        managers = dict.fromkeys(self._manager_of[agent] for agent in joined if agent in self._manager_of)
+        new = [name for name in managers if name not in self.agents]
+        self._left |= dict.fromkeys(new, 0)
+        self._was_truncated.difference_update(new)
+        for agent in [*new, *joined]:
+            self.agents.append(agent)
+            self.rewards[agent] = self._cumulative_rewards[agent] = 0.0
+            self.terminations[agent] = self.truncations[agent] = False
+            self.infos[agent] = dict(infos.get(agent, {}))
+
+    def _begin_step(self) -> None:
+        acting = [name for name in self._leading() if name in self._manager_views or self._left[name] <= 0]
+        self._queue = [*acting, *self._live]
+        self._mask_managers()
+        self._select()
+
+    def _leading(self) -> list[str]:
+        """Return the managers that have begun and not ended."""
+        ended = self.terminations, self.truncations
+        return [name for name in self._left if name in self.agents and not any(flags[name] for flags in ended)]
+
+    def _mask_managers(self) -> None:
+        for name in self._leading() if self._manager_views else ():
+            self.infos[name][MASK] = self._manager_views[name].mask(self._left[name])
+
+    def _select(self) -> None:
+        dead = [agent for agent in self.agents if self.terminations[agent] or self.truncations[agent]]
+        if dead or self._queue:
+            self.agent_selection = (dead or self._queue)[0]
+
+    def observe(self, agent: str) -> Any:
+        if agent in self._views:
+            # Before the first option, something of its space.
+            option = self._option.get(agent)
+            option = self._rules.nothing if option is None else option
+            left = max(self._left.get(self._manager_of[agent], 0), 0)
+            return self._views[agent].show(self._seen[agent], option, left)
+        if agent not in self._workers_of:
+            return self._seen[agent]
+        seen = self._observe_workers(agent)
+        if agent not in self._manager_views:
+            return seen
+        # One option for all of its workers; before the first, nothing is left of it.
+        option = self._option.get(self._workers_of[agent][0])
+        return self._manager_views[agent].show(seen, option, self._left[agent])
+
+    def _observe_workers(self, manager: str) -> Any:
+        if self._rules.manager_sees == "state":
+            return self.env.state()
+        workers = self._workers_of[manager]
+        if manager in self._joint:
+            present = [worker for worker in workers if worker in self._live or self.truncations.get(worker)]
+            self._joint[manager].set((worker, self._views[worker].bare(self._seen[worker])) for worker in present)
+            return self._joint[manager].state()
+        return self._views[workers[0]].bare(self._seen[workers[0]])
+
+    def step(self, action: Any) -> None:
+        agent = self.agent_selection
+        if self.terminations[agent] or self.truncations[agent]:
+            self._was_dead_step(action)
+            self._select()
+            return
+        self._cumulative_rewards[agent] = 0.0
+        # Without the late rewards of agents that are gone.
+        self.rewards = dict.fromkeys(self.agents, 0.0)
+        self._queue.remove(agent)
+        if agent in self._workers_of:
+            self._choose(agent, action)
+        else:
+            self._actions[agent] = action
+        if self._queue:
+            self._select()
+            return
+        self._step_env()
+        self._accumulate_rewards()
+        self.rewards |= self._late
+        self._begin_step()
+
+    def _choose(self, manager: str, option: Any) -> None:
+        if manager in self._manager_views:
+            goes_on = int(option) == self._manager_views[manager].go_on
+            if goes_on == (self._left[manager] <= 0):
+                raise ValueError(f"{manager!r} chose {option}, which its action mask excludes")
+            if goes_on:
+                return
+        self._left[manager] = self._rules.every
+        for worker in self._workers_of[manager]:
+            self._option[worker] = option
+
+    def _step_env(self) -> None:
+        before, seen = self._live, self._seen
+        observations, rewards, terminations, truncations, infos = self.env.step(self._actions)
+        self._actions, self._seen = {}, {**seen, **observations}
+        self._reward(before, seen, rewards)
+        self._live = []
+        for agent in before:
+            terminated, truncated = bool(terminations.get(agent)), bool(truncations.get(agent))
+            self.infos[agent] = dict(infos.get(agent, {}))
+            if agent in self.env.agents and not (terminated or truncated):
+                self._live.append(agent)
+                continue
+            # An agent that left without a flag counts as truncated.
+            self.terminations[agent], self.truncations[agent] = terminated, not terminated
+            if not terminated and agent in self._manager_of:
+                self._was_truncated.add(self._manager_of[agent])
+        self._go_on(before, seen)
+        self._join([agent for agent in self.env.agents if agent not in before and agent not in self.agents], infos)
+        self._end_managers()
+
+    def _reward(self, before: list[str], seen: Mapping[str, Any], rewards: Mapping[str, float]) -> None:
+        for agent in before:
+            issued = rewards.get(agent, 0.0)
+            if agent not in self._manager_of:
+                self.rewards[agent] = issued
+                continue
+            view, option = self._views[agent], self._option[agent]
+            old, new = view.bare(seen[agent]), view.bare(self._seen[agent])
+            self.rewards[agent] = self._rules.worker_reward(issued, old, option, new)
+            self.rewards[self._manager_of[agent]] += issued
+        ended = [agent for agent in rewards if agent in self._manager_of and agent not in before]
+        self._late = {agent: self._rules.worker_share * rewards[agent] for agent in ended}
+        living = self._leading()
+        for agent in ended:
+            if self._manager_of[agent] in living:
+                self.rewards[self._manager_of[agent]] += rewards[agent]
+
+    def _go_on(self, before: list[str], seen: Mapping[str, Any]) -> None:
+        """Count the env step, move options, and make managers due whose options are over."""
+        for name in self._leading():
+            self._left[name] -= 1
+        for agent in before:
+            if agent in self._views:
+                view = self._views[agent]
+                old, new = view.bare(seen[agent]), view.bare(self._seen[agent])
+                self._option[agent] = self._rules.moved_option(old, self._option[agent], new)
+        for name, workers in self._workers_of.items():
+            # Where all have ended, those truncated now: their last observations may be bootstrapped.
+            asked = [worker for worker in workers if worker in self._live]
+            asked = asked or [worker for worker in workers if worker in before and self.truncations[worker]]
+            over = [self._rules.ends(self._views[w].bare(self._seen[w]), self._option[w]) for w in asked]
+            if over and all(over):
+                self._left[name] = 0
+        # Also of managers that end now, whose values may be bootstrapped.
+        self._mask_managers()
+
+    def _end_managers(self) -> None:
+        for name in self._leading():
+            if not any(worker in self._live for worker in self._workers_of[name]):
+                self.truncations[name] = name in self._was_truncated
+                self.terminations[name] = not self.truncations[name]
+
+    @property
+    def turns(self) -> str:
+        """Say how many env steps, which are turns, a step of the wrapped environment is."""
+        agents, managers, every = len(self.env.possible_agents), len(self._workers_of), self._rules.every
+        if self._manager_views:
+            every = 1
+        more = ", and more where options end early" if self._rules.terminate and not self._manager_views else ""
+        return (
+            f"env steps are turns: one step of the managed environment, with all agents alive, is {agents} + "
+            f"{managers} / {every} = {agents + managers / every:g} of them on average{more}"
+        )
+
+    def try_functions(self) -> None:
+        """Call the functions of the options once, on observations of a reset; raises ConfigInvalid."""
+        space = copy.deepcopy(self._rules.space)
+        space.seed(0)
+        for worker, view in self._views.items():
+            if worker in self._seen:
+                seen, option = view.bare(self._seen[worker]), space.sample()
+                self._rules.worker_reward(0.0, seen, option, seen)
+                self._rules.moved_option(seen, option, seen)
+                self._rules.ends(seen, option)
+
+    def state(self) -> Any:
+        return self.env.state()
+
+    def render(self) -> Any:
+        return self.env.render()
+
+    def close(self) -> None:
+        self.env.close()
+
+
+def managed_of(env: Any) -> ManagedAEC | None:
+    """Return the environment with managers that `env` is or wraps, if any."""
+    while isinstance(env, AECEnv) and not isinstance(env, ManagedAEC):
+        env = vars(env).get("env")
+    return env if isinstance(env, ManagedAEC) else None

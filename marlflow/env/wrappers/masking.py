@@ -1,0 +1,53 @@
+"""Read and replace an agent's action mask, which is in its observation or in its info."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from marlflow.base.arrays import Array
+from marlflow.base.spaces import DISCRETE_KINDS, choices_of
+
+OBSERVATION, MASK = "observation", "action_mask"
+
+
+class MaskedView:
+    """One agent's observations as its environment declares them: with the mask inside, or without one.
+
+    `space` is that of the observation without its mask, and `width` that of the mask, 0 for actions without masks.
+    """
+
+    def __init__(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
+        self.is_inside = isinstance(observation_space, spaces.Dict) and MASK in observation_space.spaces
+        self.width = sum(choices_of(action_space)) if isinstance(action_space, DISCRETE_KINDS) else 0
+        self._is_pair = False
+        self.space = observation_space
+        if self.is_inside:
+            others = {key: inner for key, inner in observation_space.spaces.items() if key != MASK}  # type: ignore[attr-defined]
+            self._is_pair = set(others) == {OBSERVATION}
+            self.space = others[OBSERVATION] if self._is_pair else spaces.Dict(others)
+
+    def bare(self, observation: Any) -> Any:
+        """Return the observation without its mask."""
+        if not self.is_inside:
+            return observation
+        return observation[OBSERVATION] if self._is_pair else {k: v for k, v in observation.items() if k != MASK}
+
+    def legal(self, observation: Any, info: Mapping[str, Any] | None) -> Array:
+        """Return the actions that the environment allows, bool [width]; all of them if there is no mask."""
+        mask = observation[MASK] if self.is_inside else (info or {}).get(MASK)
+        return np.ones(self.width, np.bool_) if mask is None else np.asarray(mask).astype(np.bool_)
+
+    def inside(self, observation: Any, allowed: Array) -> Any:
+        """Return the observation with its mask replaced; raises TypeError if it has none."""
+        if not self.is_inside:
+            raise TypeError("the mask is in the info")
+        return {**observation, MASK: allowed.astype(np.asarray(observation[MASK]).dtype)}
+
+
+def as_mask(allowed: Array) -> Array:
+    """Return an int8 mask, as PettingZoo's environments have them."""
+    return allowed.astype(np.int8)

@@ -1,0 +1,344 @@
+"""The dealer sends the matchups of a run's environments to workers, and the results back to the matchmaker."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from time import perf_counter
+
+from marlflow.base.errors import CheckpointUnusable
+from marlflow.base.serialization import Tree
+from marlflow.batches.items import Weights
+from marlflow.matchmaking.failures import called
+from marlflow.matchmaking.matchmakers import (
+    AllowedSeats,
+    EpisodeId,
+    Matchmaker,
+    StatefulMatchmaker,
+    change_of,
+    deal_one,
+    resets_of,
+)
+from marlflow.matchmaking.results import ResultLedger, ResultsMatchmaker
+from marlflow.sampling.episodes import EVALUATION
+from marlflow.sampling.frozen_store import FrozenStore, StoredEntries
+from marlflow.sampling.population import (
+    WORKER_MEMBERS,
+    Population,
+    PopulationChange,
+    PopulationMatchmaker,
+    Reset,
+    ResettingMatchmaker,
+)
+from marlflow.sampling.protocol import Assign, EvaluationRequest, Matchup, Request, Round, Workers
+from marlflow.sampling.receipts import Evaluated, Receipt
+
+# Number of distinct matchups that are shared between episodes.
+_MOST_SHARED = 4096
+
+
+class Dealer:
+    """Deals matchups for a run's environments, in rounds of all workers or to one worker at a time.
+
+        dealer.renew(weights, schedules, agent_steps)
+        request = dealer.with_matchups(request, ticks=25, env_indices=[0, 2])
+        receipts = ...; dealer.record_receipts(receipts)
+
+    `workers` has the environments of each worker; None: one worker steps all. `distinct_members` is how many frozen
+    entries a worker is dealt at most in a round.
+    """
+
+    def __init__(
+        self,
+        matchmaker: Matchmaker,
+        seats: AllowedSeats,
+        num_envs: int,
+        seed: int,
+        workers: Sequence[Sequence[int]] | None = None,
+        store: FrozenStore | None = None,
+        worker_members: int = WORKER_MEMBERS,
+        distinct_members: int | None = None,
+    ) -> None:
+        self._agents = tuple(seats.agents)
+        self._seed = seed
+        self._worker_envs = [tuple(range(num_envs))] if workers is None else [tuple(of_worker) for of_worker in workers]
+        self._worker_of = {env: worker for worker, envs in enumerate(self._worker_envs) for env in envs}
+        self._population = Population(seats.fits, len(self._worker_envs), worker_members, store)
+        self.entries = self._population.store
+        """All frozen entries that are dealt or that running episodes may use."""
+        self.matchmaker = matchmaker
+        # Checked once: to check it against a protocol takes longer than to ask it.
+        self._populating = matchmaker if isinstance(matchmaker, PopulationMatchmaker) else None
+        self._resetting = matchmaker if isinstance(matchmaker, ResettingMatchmaker) else None
+        # Grows and shrinks with the population.
+        self._seats = AllowedSeats(self._agents, self._population.fits)
+        # By environment: the matchups of its next episodes, and the number of the first of these.
+        self._dealt: list[deque[Matchup]] = [deque() for _ in range(num_envs)]
+        self._first = [0] * num_envs
+        # The matchup of each environment's last begun episode.
+        self._running: list[Matchup] = [{}] * num_envs
+        # Environments whose worker has been given their matchups and has not answered yet, each with the policies that
+        # were reset since then; and those of them whose other matchups are to be dealt again.
+        self._in_flight: dict[int, set[str]] = {}
+        self._outdated: set[int] = set()
+        # Env steps of the shortest episode so far.
+        self._shortest = 1
+        self._any_ended = False
+        self._shared: dict[tuple[str, ...], Matchup] = {}
+        self._distinct_members = distinct_members
+        self.results = ResultLedger(num_envs)
+        # Seconds for dealing, and for counting results.
+        self.deal_s = self.score_s = 0.0
+
+    def renew(
+        self,
+        weights: Mapping[str, Weights],
+        schedules: Mapping[str, Mapping[str, float]],
+        agent_steps: Mapping[str, int],
+    ) -> Sequence[Reset]:
+        """Let the matchmaker freeze and forget entries; return the policies that it resets.
+
+        After a change, episodes that have not begun are dealt again; those of a worker that is collecting, once it has
+        returned. Raises MatchmakerFailed.
+        """
+        began_s = perf_counter()
+        change = PopulationChange()
+        if (matchmaker := self._populating) is not None:
+            versions = {name: published.version for name, published in weights.items()}
+            change = change_of(matchmaker, self._population, versions, agent_steps)
+            self._population.apply(change, weights, schedules)
+        resets = resets_of(self._resetting, self._population) if self._resetting is not None else ()
+        if resets:
+            self._expire({one.policy for one in resets})
+        if change.freeze or change.forget or resets:
+            for env_index, dealt in enumerate(self._dealt):
+                if env_index in self._in_flight:
+                    self._outdated.add(env_index)
+                else:
+                    dealt.clear()
+        self.deal_s += perf_counter() - began_s
+        return resets
+
+    def _expire(self, reset: set[str]) -> None:
+        # The outcome is of the policy as it was before, and must not count for the policy as it begins again.
+        for env_index, running in enumerate(self._running):
+            if env_index in self._in_flight:
+                self._in_flight[env_index] |= reset
+            elif reset & set(running.values()):
+                self.results.expire(env_index, self._first[env_index] - 1)
+
+    def with_matchups(self, request: Request, ticks: int, env_indices: Sequence[int]) -> Request:
+        """Add matchups for `ticks` env steps and changes of the table of weights, for one worker's environments."""
+        began_s = perf_counter()
+        for env_index in self._in_flight.keys() & set(env_indices):
+            # Its worker was lost, or its request.
+            self._land(env_index)
+        matchups = self.deal(ticks, env_indices)
+        self._in_flight.update((env_index, set()) for env_index in env_indices)
+        worker = self._worker_of[env_indices[0]]
+        frozen = self._population.send((matchup for dealt in matchups.values() for matchup in dealt), [worker])
+        running = [self._running[env_index] for env_index in self._worker_envs[worker]]
+        forget = self._population.take_leaving(frozen, running, worker)
+        self.deal_s += perf_counter() - began_s
+        return replace(request, matchups=matchups, frozen=frozen, forget=forget)
+
+    def deal(self, ticks: int, env_indices: Iterable[int] | None = None) -> dict[int, list[Matchup]]:
+        """Return environments' next matchups, for `ticks` env steps by the shortest episode so far; None: of all."""
+        # An environment that has more, shorter episodes waits for the next round.
+        count = 1 + (ticks - 1) // self._shortest
+        envs = range(len(self._dealt)) if env_indices is None else env_indices
+        limits: dict[int, DistinctMembers] = {}
+        for env_index in envs:
+            dealt = self._dealt[env_index]
+            while len(dealt) < count:
+                episode = EpisodeId(env_index, self._first[env_index] + len(dealt))
+                dealt.append(self._within_limit(self._deal_episode(episode), episode, limits))
+        return {env_index: [*self._dealt[env_index]][:count] for env_index in envs}
+
+    def _within_limit(self, matchup: Matchup, episode: EpisodeId, limits: dict[int, DistinctMembers]) -> Matchup:
+        if self._distinct_members is None:
+            return matchup
+        worker = self._worker_of[episode.env]
+        if worker not in limits:
+            waiting = [dealt for env_index in self._worker_envs[worker] for dealt in self._dealt[env_index]]
+            limits[worker] = DistinctMembers(self._distinct_members, self._population.entries, waiting)
+        return self._shared_matchup(limits[worker].limited(matchup, draw=sum(episode)))
+
+    def record_receipts(self, receipts: Sequence[Receipt]) -> None:
+        """Drop the matchups of episodes that began, deal unused ones again, and pass results to the matchmaker."""
+        results = self.results.take(receipts, self._in_flight)
+        if results and isinstance(self.matchmaker, ResultsMatchmaker):
+            began_s = perf_counter()
+            with called(self.matchmaker, "observe"):
+                self.matchmaker.observe(results)
+            self.score_s += perf_counter() - began_s
+        for receipt in receipts:
+            for episode in receipt.episodes:
+                length = max(1, episode.env_steps)
+                self._shortest = min(self._shortest, length) if self._any_ended else length
+                self._any_ended = True
+            for env_index, following in receipt.next_episodes.items():
+                while self._first[env_index] < following:
+                    self._running[env_index] = self._dealt[env_index].popleft()
+                    self._first[env_index] += 1
+                self._land(env_index)
+
+    def _land(self, env_index: int) -> None:
+        # Within a limit, each round has entries of its own: matchups that wait would keep theirs for long.
+        if env_index in self._outdated or self._distinct_members is not None:
+            self._outdated.discard(env_index)
+            self._dealt[env_index].clear()
+        reset = self._in_flight.pop(env_index, set())
+        if reset & set(self._running[env_index].values()):
+            self.results.expire(env_index, self._first[env_index] - 1)
+
+    def end_round(self) -> None:
+        """Record that no worker is collecting: a worker that has not answered was lost."""
+        for env_index in list(self._in_flight):
+            self._land(env_index)
+
+    def deal_evaluation(self, episodes: Sequence[int]) -> list[Matchup]:
+        """Return the matchups of evaluation episodes."""
+        return [self._deal_episode(EpisodeId(EVALUATION, episode)) for episode in episodes]
+
+    def frozen_in(self, matchups: Sequence[Matchup], workers: Iterable[int] | None = None) -> StoredEntries:
+        """Return the frozen entries in `matchups`, and record that these rollout workers hold them; None: all."""
+        return self._population.send(matchups, workers)
+
+    def state(self) -> Tree:
+        """Return unused matchups, episode lengths, and the matchmaker's state if any; nothing may be in flight."""
+        return {
+            "first": list(self._first),
+            "dealt": [[list(matchup.values()) for matchup in dealt] for dealt in self._dealt],
+            "running": [list(matchup.values()) for matchup in self._running],
+            "shortest": self._shortest,
+            "any_ended": self._any_ended,
+            "population": self._population.state(),
+            "results": self.results.state(),
+            "deal_s": self.deal_s,
+            "score_s": self.score_s,
+            "matchmaker": self.matchmaker.state() if isinstance(self.matchmaker, StatefulMatchmaker) else None,
+        }
+
+    def load_state(self, tree: Tree) -> None:
+        """Restore what `state` returned; new environments begin with episode 0. `entries` has the frozen ones already.
+
+        Raises CheckpointUnusable if a matchup cannot be played.
+        """
+        self._population.load_state(tree["population"])
+        matchups = [[self._to_matchup(names) for names in dealt] for dealt in tree["dealt"]]
+        if problems := [text for dealt in matchups for matchup in dealt for text in self._seats.problems(matchup)]:
+            raise CheckpointUnusable([f"of the matchups that were dealt: {text}" for text in dict.fromkeys(problems)])
+        saved = zip(tree["first"], matchups, tree["running"], strict=True)
+        for env_index, (first, dealt, running) in enumerate(saved):
+            if env_index < len(self._first):
+                self._first[env_index], self._dealt[env_index] = first, deque(map(self._shared_matchup, dealt))
+                self._running[env_index] = self._to_matchup(running)
+        self._shortest, self._any_ended = tree["shortest"], tree["any_ended"]
+        self.results.load_state(tree["results"])
+        self.deal_s, self.score_s = tree["deal_s"], tree["score_s"]
+        if tree["matchmaker"] is not None and isinstance(self.matchmaker, StatefulMatchmaker):
+            self.matchmaker.load_state(tree["matchmaker"])
+
+    def _to_matchup(self, names: Sequence[str]) -> dict[str, str]:
+        return dict(zip(self._agents, names, strict=False))
+
+    def _deal_episode(self, episode: EpisodeId) -> Matchup:
+        return self._shared_matchup(deal_one(self.matchmaker, self._seats, episode, self._seed))
+
+    def _shared_matchup(self, dealt: Matchup) -> Matchup:
+        if len(self._shared) >= _MOST_SHARED:
+            self._shared.clear()
+        return self._shared.setdefault(tuple(dealt.values()), dealt)
+
+
+class DealtWorkers:
+    """Workers whose collects, of `ticks` env steps per environment, use dealt matchups.
+
+    In rounds of all workers, episodes are dealt in the order of their environments. Workers that do not wait for each
+    other are dealt episodes when they start, and results are counted in the order in which workers deliver them. The
+    dealer takes the place of `assign`.
+    """
+
+    def __init__(self, workers: Workers, dealer: Dealer, ticks: int) -> None:
+        self._workers = workers
+        self._dealer = dealer
+        self._ticks = ticks
+
+    def _assign(self, request: Request, env_indices: Sequence[int]) -> Request:
+        return self._dealer.with_matchups(request, self._ticks, env_indices)
+
+    async def collect(self, request: Request, assign: Assign | None = None) -> Round:
+        # All at once, so that it does not depend on who steps an environment, or on lost workers.
+        self._dealer.deal(self._ticks)
+        result = await self._workers.collect(request, self._assign)
+        # Before the next request: it must not deal episodes that have begun.
+        self._dealer.record_receipts(result.receipts)
+        self._dealer.end_round()
+        return result
+
+    async def collect_next(self, request: Request | None, assign: Assign | None = None) -> Round:
+        result = await self._workers.collect_next(request, self._assign)
+        self._dealer.record_receipts(result.receipts)
+        if not self.under_way:
+            self._dealer.end_round()
+        return result
+
+    @property
+    def under_way(self) -> int:
+        return self._workers.under_way
+
+    async def evaluate(self, request: EvaluationRequest) -> Evaluated:
+        matchups = request.matchups
+        if matchups is None:
+            matchups = self._dealer.deal_evaluation(request.episodes)
+        return await self._workers.evaluate(
+            replace(request, matchups=matchups, frozen=self._dealer.frozen_in(matchups))
+        )
+
+
+class DistinctMembers:
+    """Seats at most `limit` different frozen entries in the matchups that wait for one worker, `earlier` ones first.
+
+    A matchup beyond the limit becomes one of the earlier ones that seat versions of the same policies, so entries are
+    dealt as often as without a limit, over many rounds. `policy_of` has the policy of each frozen entry.
+
+    >>> of = {"main@1": "main", "main@2": "main", "main@3": "main"}
+    >>> members = DistinctMembers(2, of, [{"a": "main", "b": "main@1"}, {"a": "main", "b": "main@2"}])
+    >>> members.limited({"a": "main", "b": "main@3"}, draw=0)
+    {'a': 'main', 'b': 'main@1'}
+    >>> members.limited({"a": "main@3", "b": "main"}, draw=1)
+    {'a': 'main@2', 'b': 'main'}
+    """
+
+    def __init__(self, limit: int, policy_of: Mapping[str, str], earlier: Iterable[Matchup]) -> None:
+        self._limit, self._policy_of = limit, policy_of
+        self._seated: dict[str, None] = {}
+        self._alike: dict[tuple[tuple[str, bool], ...], list[Matchup]] = {}
+        for matchup in earlier:
+            self._include(matchup)
+
+    def _include(self, matchup: Matchup) -> None:
+        self._seated.update((name, None) for name in matchup.values() if name in self._policy_of)
+        self._alike.setdefault(self._kind(matchup), []).append(matchup)
+
+    def _kind(self, matchup: Matchup) -> tuple[tuple[str, bool], ...]:
+        return tuple((self._policy_of.get(name, name), name in self._policy_of) for name in matchup.values())
+
+    def limited(self, matchup: Matchup, draw: int) -> Matchup:
+        """Return `matchup`, or one within the limit, which the number `draw` chooses."""
+        new = {name for name in matchup.values() if name in self._policy_of and name not in self._seated}
+        if len(self._seated) + len(new) > self._limit:
+            if alike := self._alike.get(self._kind(matchup)):
+                return alike[draw % len(alike)]
+            matchup = {agent: self._instead(name, draw) for agent, name in matchup.items()}
+        self._include(matchup)
+        return matchup
+
+    def _instead(self, name: str, draw: int) -> str:
+        if name not in self._policy_of or name in self._seated:
+            return name
+        others = [other for other in self._seated if self._policy_of[other] == self._policy_of[name]]
+        # Without any version of that policy, the policy itself.
+        return others[draw % len(others)] if others else self._policy_of[name]

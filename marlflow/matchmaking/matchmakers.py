@@ -1,0 +1,157 @@
+"""Matchmaking for self-play and leagues: the driver assigns policies to agents in each episode.
+
+A `Matchmaker` is called once per training episode, in order, with that episode's random generator, so matchups do not
+depend on the number of workers or their speed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+
+from marlflow.base.errors import ConfigInvalid, MatchmakerFailed
+from marlflow.base.near import meant
+from marlflow.base.random import key
+from marlflow.base.serialization import Tree
+from marlflow.matchmaking.failures import called
+from marlflow.sampling.episodes import EVALUATION
+from marlflow.sampling.population import (
+    Population,
+    PopulationChange,
+    PopulationMatchmaker,
+    Reset,
+    ResettingMatchmaker,
+)
+
+# Separates the random stream of matchups from the streams of environments and agents.
+_STREAM = int.from_bytes(b"matchup", "big")
+# The environment number of episodes dealt before a run, to learn which policies play.
+TRIAL = -2
+
+
+class EpisodeId(NamedTuple):
+    """An episode by environment and number; `env` is -1 in evaluation, -2 in a trial before the run."""
+
+    env: int
+    episode: int
+
+
+class Matchmaker(Protocol):
+    """Assigns policies to the agents of one episode.
+
+    {"player_0": "main", "player_1": "rival"} = matchmaker(EpisodeId(3, 7), ["player_0", "player_1"], rng)
+    """
+
+    def __call__(self, episode: EpisodeId, agents: Sequence[str], generator: np.random.Generator) -> Mapping[str, str]:
+        """Return a policy or frozen version for each of `agents`, all declared agents."""
+        ...
+
+
+@runtime_checkable
+class StatefulMatchmaker(Matchmaker, Protocol):
+    """A matchmaker whose state is saved in checkpoints."""
+
+    def state(self) -> Tree:
+        """Return the state as a tree (see `base.serialization`)."""
+        ...
+
+    def load_state(self, tree: Tree) -> None:
+        """Restore what `state` returned."""
+        ...
+
+
+@dataclass(frozen=True)
+class RandomSeats:
+    """Assigns `policies` to agents at random, equally often or once more per episode.
+
+    Every policy must fit every agent. Raises ConfigInvalid for no or repeated policies.
+
+    >>> RandomSeats(["main", "rival"])(EpisodeId(0, 0), ["player_0", "player_1"], np.random.default_rng(2))
+    {'player_0': 'rival', 'player_1': 'main'}
+    """
+
+    policies: Sequence[str]
+
+    def __post_init__(self) -> None:
+        names = tuple(self.policies)
+        if not names:
+            raise ConfigInvalid(["policies is empty; name those that are to be seated"])
+        if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+            raise ConfigInvalid([f"policies has {', '.join(map(repr, twice))} more than once; name each one once"])
+        object.__setattr__(self, "policies", names)
+
+    def __call__(self, episode: EpisodeId, agents: Sequence[str], generator: np.random.Generator) -> Mapping[str, str]:
+        del episode
+        each, left = divmod(len(agents), len(self.policies))
+        drawn = generator.permutation(len(self.policies))[:left]
+        seats = [*tuple(self.policies) * each, *(self.policies[number] for number in drawn)]
+        return {agent: seats[place] for agent, place in zip(agents, generator.permutation(len(agents)), strict=True)}
+
+
+@dataclass(frozen=True, slots=True)
+class AllowedSeats:
+    """All `agents` of an environment, and the agents that each policy `fits`."""
+
+    agents: Sequence[str]
+    fits: Mapping[str, Collection[str]]
+
+    def problems(self, matchup: Any) -> Iterator[str]:
+        """Yield why a matchup cannot be played."""
+        if not isinstance(matchup, Mapping):
+            yield f"it dealt {matchup!r}, not a mapping {{agent: policy}}"
+            return
+        for agent in matchup:
+            if agent not in self.agents:
+                yield f"it seated agent {agent!r}, which does not exist{meant(str(agent), self.agents, 'there are')}"
+        for agent in self.agents:
+            if agent not in matchup:
+                yield f"it seated nobody as agent {agent!r}"
+                continue
+            policy = matchup[agent]
+            if not isinstance(policy, str) or policy not in self.fits:
+                remedy = meant(str(policy), self.fits, "the policies are")
+                yield f"it seated {policy!r} as agent {agent!r}, and there is no such policy{remedy}"
+            elif agent not in self.fits[policy]:
+                fitting = ", ".join(self.fits[policy])
+                yield f"it seated policy {policy!r} as agent {agent!r}, but the policy's spaces are those of {fitting}"
+
+
+def deal_one(matchmaker: Matchmaker, seats: AllowedSeats, episode: EpisodeId, seed: int) -> dict[str, str]:
+    """Return an episode's matchup; raises MatchmakerFailed if it cannot be played."""
+    generator = np.random.default_rng(key(seed, *episode, _STREAM))
+    with called(matchmaker, _describe(episode)) as where:
+        dealt = matchmaker(episode, tuple(seats.agents), generator)
+    if problems := list(seats.problems(dealt)):
+        raise MatchmakerFailed(where, "; ".join(problems))
+    return {agent: dealt[agent] for agent in seats.agents}
+
+
+def change_of(
+    matchmaker: PopulationMatchmaker,
+    population: Population,
+    published: Mapping[str, int],
+    agent_steps: Mapping[str, int],
+) -> PopulationChange:
+    """Return the matchmaker's change; raises MatchmakerFailed if it cannot be applied."""
+    with called(matchmaker, "change_population") as where:
+        change = matchmaker.change_population(dict(published), dict(agent_steps))
+    if problems := list(population.problems(change, published)):
+        raise MatchmakerFailed(where, "; ".join(problems))
+    return change
+
+
+def resets_of(matchmaker: ResettingMatchmaker, population: Population) -> Sequence[Reset]:
+    """Return the matchmaker's resets; raises MatchmakerFailed if they cannot be made."""
+    with called(matchmaker, "resets") as where:
+        may_reset, resets = matchmaker.reset_policies(), matchmaker.resets()
+    if problems := list(dict.fromkeys(population.reset_problems(resets, may_reset))):
+        raise MatchmakerFailed(where, "; ".join(problems))
+    return resets
+
+
+def _describe(episode: EpisodeId) -> str:
+    named = {EVALUATION: "evaluation", TRIAL: "trial"}
+    return f"{named.get(episode.env, f'env {episode.env}')}, episode {episode.episode}"
