@@ -61,8 +61,12 @@ class Case:
 
 
 def on_game(module: str, *arguments: str) -> tuple[str, ...]:
-    """Return the words for an environment of a module of marlflow.env."""
-    return ("env=python", f"env._target_=marlflow.env.{module}.parallel_env", *(f"env.{word}" for word in arguments))
+    """Return the words for an environment of a module of marlflow.env.games."""
+    return (
+        "env=python",
+        f"env._target_=marlflow.env.games.{module}.parallel_env",
+        *(f"env.{word}" for word in arguments),
+    )
 
 
 def learns_with(algorithm: str, policy: str = "agent", **settings: object) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from marlflow.algorithms.algorithm import Algorithm
 from marlflow.algorithms.imported import Imported, SavedPolicy
 from marlflow.base.errors import CheckpointUnusable, ConfigInvalid, WeightsMismatch
 from marlflow.base.links import check_links
+from marlflow.base.moved_names import with_current_names
 from marlflow.base.spaces import Spaces
 from marlflow.config.construct import LEFT, fit
 from marlflow.config.experiment import Policy
@@ -151,7 +152,7 @@ def _config(run_dir: Path, policy: str) -> Mapping[str, Any] | None:
 
 def _experiment(run_dir: Path) -> dict[str, Any]:
     try:
-        return _mapping(json.loads((run_dir / EXPERIMENT).read_text(encoding="utf-8")))
+        return _mapping(with_current_names(json.loads((run_dir / EXPERIMENT).read_text(encoding="utf-8"))))
     except (OSError, ValueError, RecursionError):
         # A run of an earlier version, from the command line.
         return recorded(run_dir, "config.yaml")

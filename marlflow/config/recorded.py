@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from marlflow.base.errors import ConfigInvalid
+from marlflow.base.moved_names import with_current_names
 from marlflow.base.own_signature import is_signed, signature_of
 from marlflow.config.description import describe
 from marlflow.config.experiment import Experiment
@@ -95,7 +96,7 @@ def recorded_run(run_dir: Path) -> RecordedRun:
     about = _read(run_dir / RUN)[1] if (run_dir / RUN).is_file() else {}
     is_own = is_signed(_signed_content(text, about), about.get("signature"))
     lost = tuple(str(one) for one in about.get("lost") or ())
-    return RecordedRun(values, lost, Path(about["started_in"]) if is_own else None)
+    return RecordedRun(with_current_names(values), lost, Path(about["started_in"]) if is_own else None)
 
 
 def _read(path: Path) -> tuple[str, dict[str, Any]]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from marlflow.base.errors import ConfigInvalid, MarlflowError, MatchmakerFailed, RuntimeFailed, StageFailed
+from marlflow.base.moved_names import with_current_names
 from marlflow.base.new_files import replacing
 from marlflow.checks.commands import check, machines_of, runtime_of
 from marlflow.config.checked import CheckedExperiment
@@ -257,7 +258,7 @@ def _changed(experiment: str, recorded: Path) -> Iterator[str]:
     if not recorded.is_file():
         return
     try:
-        before = json.loads(recorded.read_text(encoding="utf-8"))
+        before = with_current_names(json.loads(recorded.read_text(encoding="utf-8")))
     except (OSError, ValueError, RecursionError) as error:
         yield f"{recorded} cannot be read ({error}), so it is not known which settings have changed"
         return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import sys
 import sysconfig
 import traceback
 from pathlib import Path
@@ -11,6 +10,8 @@ from pathlib import Path
 from marlflow.base.errors import MarlflowError
 
 _OURS = str(Path(__file__).parents[1])
+# The other simulators are around packages, whose lines are there.
+_GAMES = (str(Path(__file__).parent / "games"), str(Path(__file__).parent / "simulators" / "openspiel"))
 # Imports pass through importlib, and a dataclass's own __init__ is of the file "<string>".
 _NOBODYS = (_OURS, "<frozen", "<string>", str(Path(importlib.__file__).parent))
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib")
@@ -41,20 +42,6 @@ def _in_library(filename: str) -> bool:
 
 
 def their_frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """Return a traceback's frames outside marlflow; its shipped environments count as user code."""
-    shipped = _environment_files()
+    """Return a traceback's frames outside marlflow; its games count as user code."""
     frames = traceback.extract_tb(error.__traceback__)
-    return [f for f in frames if not f.filename.startswith(_NOBODYS) or f.filename in shipped]
-
-
-def _environment_files() -> set[str]:
-    # An environment's module defines PettingZoo's `env`; `openspiel_game` belongs to `openspiel` by its prefix.
-    loaded = {name: module for name, module in list(sys.modules.items()) if name.startswith(f"{__package__}.")}
-    environments = [
-        name for name, module in loaded.items() if getattr(getattr(module, "env", None), "__module__", "") == name
-    ]
-    return {
-        str(getattr(module, "__file__", None))
-        for name, module in loaded.items()
-        if name.startswith(tuple(environments))
-    }
+    return [f for f in frames if f.filename.startswith(_GAMES) or not f.filename.startswith(_NOBODYS)]

@@ -14,6 +14,7 @@ from typing import Any
 from pettingzoo import AECEnv, ParallelEnv
 
 from marlflow.base.errors import ConfigInvalid
+from marlflow.base.moved_names import moved_to
 from marlflow.base.near import meant
 from marlflow.env.batched.protocol import BatchedEnv
 from marlflow.env.batched.versions import Batched, BatchedMaker, batch_wrapped, batched_maker, makes_batches
@@ -187,6 +188,8 @@ def _import_problem(target: str, module_path: str, error: ImportError) -> str:
             return f"{text}; pip install 'marlflow[{extra}]'{own_lines(error) if shown else ''}"
     if inside:
         return text + own_lines(error)
+    if moved := moved_to(target):
+        return text + moved
     parent, _, name = module_path.rpartition(".")
     if parent and _exists(parent):
         return text + meant(name, sorted(_submodules(parent)))

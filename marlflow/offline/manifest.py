@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from marlflow.base.errors import ConfigInvalid
+from marlflow.base.moved_names import current_name
 from marlflow.base.new_files import replacing
 from marlflow.base.own_signature import is_signed, signature_of
 from marlflow.base.serialization import MALFORMED
@@ -161,14 +162,14 @@ def _data(manifest: Manifest) -> dict[str, Any]:
 def _manifest(data: Mapping[str, Any]) -> Manifest:
     environment = data["environment"]
     wrappers = [
-        (_is(str, wrapper["factory"]), _is(dict, wrapper["arguments"]))
+        (current_name(_is(str, wrapper["factory"])), _is(dict, wrapper["arguments"]))
         for wrapper in _is(list, environment["wrappers"])
     ]
     return Manifest(
         {name: spaces_of(spaces) for name, spaces in data["agents"].items()},
         {name: spaces_of(spaces) for name, spaces in data["policies"].items()},
         RecordedEnvironment(
-            _is(str, environment["factory"]),
+            current_name(_is(str, environment["factory"])),
             _is(dict, environment["arguments"]),
             wrappers,
             _is(str, environment["unknown"]),

@@ -261,13 +261,13 @@ GUESS = (
 )
 LABELS = ("labels=marlflow.env.games.gridworld.labels", "sees=env", "noop=4")
 RULED = {
-    "shield": ("cliff", ("env.max_cycles=12",), ("safe=marlflow.env.games.cliff.stays_up",)),
+    "shield": ("games.cliff", ("env.max_cycles=12",), ("safe=marlflow.env.games.cliff.stays_up",)),
     "managed": (
-        "sign",
+        "games.sign",
         (),
         ("options=2", "every=5", "manager_sees=state", "intrinsic=marlflow.env.games.sign.reached", "manager=manager"),
     ),
-    "automaton": ("gridworld", ("env.max_cycles=20", "env.num_agents=2"), (*LABELS, f"automaton={GUESS}")),
+    "automaton": ("games.gridworld", ("env.max_cycles=20", "env.num_agents=2"), (*LABELS, f"automaton={GUESS}")),
 }
 
 

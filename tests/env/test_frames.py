@@ -18,14 +18,17 @@ from marlflow.sampling.watchdog import Overdue, Watchdog
 
 REPOSITORY = Path(__file__).parents[2]
 FOLDER = Path(marlflow.env.__file__).parent
-MODULES = [importlib.import_module(f"marlflow.env.{path.stem}") for path in sorted(FOLDER.glob("*.py"))[1:]]
+ROOMS = ("", "games.", "simulators.", "wrappers.")
+MODULES = [
+    importlib.import_module(f"marlflow.env.{room}{path.stem}")
+    for room in ROOMS
+    for path in sorted((FOLDER / room.rstrip(".")).glob("*.py"))[1:]
+]
 PART_OF_ONE = ["openspiel_game"]
 """Modules without an environment that an environment is made of."""
 NOT_PLAYED = ["spaces_only"]
 """Stands for an environment where records have its agents and spaces, and is never stepped."""
 AROUND_OTHERS = [
-    "functional",
-    "batched",
     "grid_team",
     "gymnasium_team",
     "lbf",
@@ -67,9 +70,11 @@ def names(error: BaseException) -> list[str]:
 
 def test_every_environment_that_the_configuration_offers_is_looked_at_here() -> None:
     targets = [path.read_text() for path in (REPOSITORY / "conf" / "env").glob("*.yaml")]
-    offered = {name for text in targets for name in re.findall(r"^_target_: (marlflow\.env\.\w+)\.", text, re.M)}
-    assert len(offered) >= 4
-    assert offered <= {module.__name__ for module in SHIPPED} | {f"marlflow.env.{name}" for name in AROUND_OTHERS}
+    offered = {name for text in targets for name in re.findall(r"^_target_: marlflow\.env\.([\w.]+)\.\w+$", text, re.M)}
+    assert len(offered) >= 10
+    here = {module.__name__.removeprefix("marlflow.env.") for module in SHIPPED}
+    around = {f"simulators.{name}" for name in AROUND_OTHERS}
+    assert {name for name in offered if not name.startswith(("functional.", "batched."))} <= here | around
 
 
 @pytest.mark.parametrize("module", SHIPPED, ids=lambda module: module.__name__)

@@ -157,7 +157,7 @@ def test_a_run_plays_it_with_a_policy_for_each_space(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("module", "name", "cycles"), [("lbforaging", "lbf", 50), ("rware", "rware", 500)])
 def test_shipped_environments_end_by_truncation(module: str, name: str, cycles: int) -> None:
     pytest.importorskip(module)
-    env = make_environment(f"marlflow.env.{name}.parallel_env", {})
+    env = make_environment(f"marlflow.env.simulators.{name}.parallel_env", {})
     parallel_api_test(env, num_cycles=20)
     env.reset(seed=0)
     for _ in range(cycles):
@@ -169,7 +169,7 @@ def test_shipped_environments_end_by_truncation(module: str, name: str, cycles: 
 @pytest.mark.parametrize(("module", "name", "size"), [("lbforaging", "lbf", (8, 8)), ("rware", "rware", (11, 10))])
 def test_grids_are_drawn_without_a_window(module: str, name: str, size: tuple[int, int]) -> None:
     pytest.importorskip(module)
-    env = make_environment(f"marlflow.env.{name}.parallel_env", {"render_mode": "rgb_array"})
+    env = make_environment(f"marlflow.env.simulators.{name}.parallel_env", {"render_mode": "rgb_array"})
     pictures = []
     for seed in (0, 1, 0):
         env.reset(seed=seed)
@@ -182,7 +182,7 @@ def test_grids_are_drawn_without_a_window(module: str, name: str, size: tuple[in
 def test_the_state_of_a_grid_is_that_of_its_compiled_form(module: str, name: str) -> None:
     pytest.importorskip(module)
     functional = pytest.importorskip(f"marlflow.env.functional.{name}")
-    env = make_environment(f"marlflow.env.{name}.parallel_env", {"max_cycles": 3})
+    env = make_environment(f"marlflow.env.simulators.{name}.parallel_env", {"max_cycles": 3})
     # A wrapper widens what agents see, and not the state.
     for compiled in (functional.batched_env(2), functional.batched_env(2).with_wrappers([last_action])):
         compiled.reset(np.arange(2), np.arange(2))

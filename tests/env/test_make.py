@@ -54,7 +54,7 @@ def test_wrappers_are_applied_in_order():
     ("target", "arguments", "problem"),
     [
         ("marlflow.env.games.cartpole_team.paralel_env", {}, "has no 'paralel_env'; did you mean 'parallel_env'"),
-        ("marlflow.env.cartpole_teem.env", {}, "did you mean 'cartpole_team'"),
+        ("marlflow.env.games.cartpole_teem.env", {}, "did you mean 'cartpole_team'"),
         ("no_such_package.env", {}, "is its package installed"),
         ("env", {}, "is not an import path"),
         (

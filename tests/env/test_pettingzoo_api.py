@@ -26,7 +26,7 @@ PARALLEL: list[tuple[str, dict[str, Any]]] = [
 )
 @pytest.mark.parametrize(("name", "arguments"), PARALLEL, ids=str)
 def test_the_parallel_form_passes(name: str, arguments: dict[str, Any]) -> None:
-    parallel_api_test(import_module(f"marlflow.env.{name}").parallel_env(**arguments), num_cycles=200)
+    parallel_api_test(import_module(f"marlflow.env.games.{name}").parallel_env(**arguments), num_cycles=200)
 
 
 # PettingZoo's test warns that agents may be removed unseen, which its own conversion does, and of spaces that differ in
@@ -34,6 +34,6 @@ def test_the_parallel_form_passes(name: str, arguments: dict[str, Any]) -> None:
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize(("name", "arguments"), [*PARALLEL, ("token_signal", {})], ids=str)
 def test_the_aec_form_passes(name: str, arguments: dict[str, Any]) -> None:
-    make_env = partial(import_module(f"marlflow.env.{name}").env, **arguments)
+    make_env = partial(import_module(f"marlflow.env.games.{name}").env, **arguments)
     api_test(make_env(), num_cycles=100)
     seed_test(make_env, num_cycles=20)

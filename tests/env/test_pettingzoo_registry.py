@@ -112,7 +112,9 @@ def test_a_module_registers_its_environments_when_it_is_named(tmp_path: Path, mo
 
 
 def test_no_shipped_environment_uses_a_deprecated_module() -> None:
-    program = f"from marlflow.env import pettingzoo_registry as r\nfor one in {SHIPPED}: r.make(*one).close()\n"
+    program = (
+        f"from marlflow.env.simulators import pettingzoo_registry as r\nfor one in {SHIPPED}: r.make(*one).close()\n"
+    )
     ran = subprocess.run(
         [sys.executable, "-W", "error:The old environment", "-c", program],
         capture_output=True,

@@ -288,7 +288,7 @@ def test_a_spoilt_run_is_one_clear_error(case: str, trained: Trained, tmp_path: 
     # A record that was changed is nobody's own; this factory imports a name that is given to it.
     trust = [
         "tests.trained.watched.make",
-        *(f"marlflow.env.{name}_team.parallel_env" for name in ("cartpole", "pendulum")),
+        *(f"marlflow.env.games.{name}_team.parallel_env" for name in ("cartpole", "pendulum")),
     ]
     with pytest.raises(mf.InvalidInput, match=message):
         mf.load(tmp_path / "run", trust=trust)

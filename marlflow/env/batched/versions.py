@@ -40,7 +40,9 @@ _SHIPPED = {
     "pettingzoo.classic.tictactoe_v3.env": f"{_HERE}.board_games.TicTacToe",
 }
 # Other initial states of the same distribution, or rewards that differ by a rounding error: for `true` only.
-_OTHER_NUMBERS = frozenset(f"marlflow.env.{name}.parallel_env" for name in ("lbf", "pendulum_team", "rware"))
+_OTHER_NUMBERS = frozenset(
+    f"marlflow.env.{name}.parallel_env" for name in ("games.pendulum_team", "simulators.lbf", "simulators.rware")
+)
 
 
 @dataclass(frozen=True, slots=True)
