@@ -154,7 +154,7 @@ def imported(name: object, path: str, problems: list[str]) -> Any:
     except ImportError as error:
         # Modules move between versions of marlflow; the public name stays.
         is_public = module_name.startswith("marlflow.") and attribute in importlib.import_module("marlflow").__all__
-        remedy = f"; did you mean marlflow.{attribute}?" if is_public else moved_to(name)
+        remedy = f"; did you mean marlflow.{attribute}?" if is_public else moved_to(str(name))
         problems.append(f"{path}: {name} cannot be imported: {error}{remedy}")
         return LEFT
     try:
@@ -169,7 +169,7 @@ def imported(name: object, path: str, problems: list[str]) -> Any:
         return value
     public = _public(module)
     kind = f"no {attribute!r}" if value is None else f"no class or function {attribute!r}"
-    problems.append(f"{path}: module {module_name} has {kind}{moved_to(name) or meant(attribute, public)}")
+    problems.append(f"{path}: module {module_name} has {kind}{moved_to(str(name)) or meant(attribute, public)}")
     return LEFT
 
 
