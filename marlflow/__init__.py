@@ -161,6 +161,7 @@ if TYPE_CHECKING:
     from marlflow.observe.trackio import TrackioSink
     from marlflow.observe.wandb import WandbSink
     from marlflow.policy.actor import Actor
+    from marlflow.policy.network_actor import NetworkActor
     from marlflow.policy.q import QNetwork
     from marlflow.policy.recurrent import GRU, LSTM, RecurrentTorso, RecurrentTorsoConfig
     from marlflow.policy.torso import CNN, MLP, NestedTorsoConfig, TorsoConfig
@@ -239,7 +240,7 @@ __all__ = [
     "LeagueMode", "LeaguePlayer", "LeagueView", "Learn", "LearnInOrder", "Learner", "LearnerConfig",
     "LearnerPlacement", "LearningAlgorithm", "Linear", "Located", "Log", "LossFunction", "LossGroup",
     "LossTerms", "MarlflowError", "MatchRules", "Matchmaker", "MatchmakerFailed", "Member", "MetaLearn",
-    "MlflowSink", "NStep", "NaiveSelfPlay", "NestedTorsoConfig", "Normalize", "OffPolicyActorCritic",
+    "MlflowSink", "NStep", "NaiveSelfPlay", "NestedTorsoConfig", "NetworkActor", "Normalize", "OffPolicyActorCritic",
     "OffPolicyAlgorithm", "OfflineData", "OperatorRaised", "Optimizer", "PPOLoss", "Part", "PartState",
     "PayoffSettings", "PiecewiseConstant", "Place", "PlacementOverrides", "Plan", "PlanInvalid", "Policy", "PolicyStop",
     "Pool", "PopulationChange",

@@ -90,6 +90,7 @@ NAMES_BY_MODULE: Mapping[str, str] = {
     "marlflow.observe.trackio": "TrackioSink",
     "marlflow.observe.wandb": "WandbSink",
     "marlflow.policy.actor": "Actor",
+    "marlflow.policy.network_actor": "NetworkActor",
     "marlflow.policy.q": "QNetwork",
     "marlflow.policy.recurrent": "GRU LSTM RecurrentTorso RecurrentTorsoConfig",
     "marlflow.policy.torso": "CNN MLP NestedTorsoConfig TorsoConfig",

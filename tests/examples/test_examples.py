@@ -168,6 +168,13 @@ def test_curiosity_finds_what_plain_ppo_never_sees(tmp_path: Path) -> None:
     assert int(curious) >= 90
 
 
+def test_ppo_in_one_page_learns_beside_the_shipped_ppo(tmp_path: Path) -> None:
+    said = said_by("11_ppo_in_one_page.py", folder=tmp_path)
+    for policy in ("own", "shipped"):
+        (evaluated,) = numbers(rf"{policy} return [^;]*eval sampled {NUMBER} \+-", said.splitlines()[-1])
+        assert evaluated > 100
+
+
 def test_every_example_is_run_here() -> None:
     tests = Path(__file__).read_text(encoding="utf-8")
     forgotten = [path.name for path in EXAMPLES.glob("[0-9]*.py") if f'"{path.name}"' not in tests]
