@@ -21,11 +21,12 @@ COMMANDS: Final = {
     "benchmark": "train algorithms on the tasks of a suite over seeds, and report their scores",
     "evaluate": "play episodes of runs' policies together, or games against each other, other runs, or random",
     "report": "compare runs on one page: curves, tables and intervals over seeds",
+    "watch": "follow runs on a page that shows plans at work, curves, faults and configurations",
     "play": "watch a run's policies play, write a video of them, or play against them yourself",
     "export": "write a policy's network to a file that runs without marlflow: ONNX, or PyTorch's .pt2",
 }
 """Every command, with its purpose in one line, in the order of `marlflow --help`."""
-DECLARED: Final = ("init", "league", "evaluate", "report", "play", "export", "tune", "benchmark")
+DECLARED: Final = ("init", "league", "evaluate", "report", "watch", "play", "export", "tune", "benchmark")
 """The commands that declare their options (`options.py`); the module of the command has its COMMAND."""
 COMPLETION = ("-sc", "--shell-completion")
 _MULTIRUN = ("-m", "--multirun")

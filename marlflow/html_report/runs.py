@@ -115,6 +115,14 @@ def read_runs(folders: Sequence[Path]) -> tuple[list[ReportedRun], list[str]]:
     return list(runs.values()), [*notes, *(run.problem for run in runs.values() if run.problem)]
 
 
+def find_runs(folders: Sequence[Path]) -> list[Path]:
+    """Return the folders of the runs in some folders, in order and each once, also of runs without a report yet.
+
+    Raises ConfigInvalid if a folder has none.
+    """
+    return list({run.resolve(): run for folder in folders for run in _find(folder)}.values())
+
+
 def read_run(folder: Path) -> ReportedRun:
     """Read one run; raises InvalidInput if it has no reports, or if they cannot be read."""
     check_links(folder)

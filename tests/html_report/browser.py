@@ -72,14 +72,15 @@ class Page:
             self.events.append(answer)
         return answer
 
-    def open(self, path: Path, width: int, dark: bool = False) -> None:
+    def open(self, path: Path | str, width: int, dark: bool = False) -> None:
+        """Open a file, or an address on this machine, and wait until it is loaded."""
         self.events.clear()
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
-        self.call("Page.navigate", url=path.resolve().as_uri())
+        self.call("Page.navigate", url=path if isinstance(path, str) else path.resolve().as_uri())
         while not any(event["method"] == "Page.loadEventFired" for event in self.events):
             self._next()
 
@@ -111,7 +112,7 @@ def page(profile: Path) -> Iterator[Page]:
         "--disable-gpu",
         "--no-first-run",
         "--hide-scrollbars",
-        "--host-resolver-rules=MAP * ~NOTFOUND",
+        "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
         "--remote-debugging-pipe",
         f"--user-data-dir={profile}",
     ]

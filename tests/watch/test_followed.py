@@ -1,0 +1,107 @@
+"""What the page is told of a run, while it grows, ends, is killed, resumed, or damaged."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from marlflow.base.errors import InvalidInput
+from marlflow.runs.run_state import LOST, write_state
+from marlflow.watch.followed import MOST_POINTS, Curve, FollowedRun
+from tests.html_report.written import config, policy, report, write_run
+
+
+def written(folder: Path, *env_steps: int) -> Path:
+    return write_run(folder, [report(steps, {"prey": policy(trained=steps / 10)}) for steps in env_steps], config())
+
+
+def append(run: Path, text: str) -> None:
+    with (run / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write(text)
+
+
+def test_reports_are_added_as_they_are_written(tmp_path: Path) -> None:
+    run = written(tmp_path / "run", 100, 200)
+    followed = FollowedRun(run, "run")
+    assert followed.read()
+    assert not followed.read()
+    assert followed.details()["curves"]["return | prey"] == [(100, 10.0), (200, 20.0)]
+    line = json.dumps(report(300, {"prey": policy(trained=30.0)}))
+    append(run, line[:40])
+    followed.read()
+    assert len(followed.details()["curves"]["return | prey"]) == 2
+    append(run, line[40:] + "\n")
+    assert followed.read()
+    assert followed.details()["curves"]["return | prey"][-1] == (300, 30.0)
+    assert followed.summary()["env_steps"] == 300
+    assert followed.summary()["of_env_steps"] == 3000
+
+
+def test_a_resumed_run_loses_what_it_has_dropped(tmp_path: Path) -> None:
+    run = written(tmp_path / "run", 100, 200, 300)
+    followed = FollowedRun(run, "run")
+    followed.read()
+    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text("".join(lines[:1]), encoding="utf-8")
+    assert followed.read()
+    assert followed.details()["curves"]["return | prey"] == [(100, 10.0)]
+
+
+def test_shares_of_a_run_that_has_ended_are_of_all_its_time(tmp_path: Path) -> None:
+    run = written(tmp_path / "run", 100, 400)
+    write_state(run, "finished", "stop.env_steps=400")
+    followed = FollowedRun(run, "run")
+    followed.read()
+    # In 4 seconds of 400 env steps the stage worked for one and waited for room for two.
+    collect = followed.details()["plan"][0]["rows"][0][0]
+    assert (collect["label"], collect["busy"], collect["blocked"]) == ("Collect", 0.25, 0.5)
+    assert followed.summary()["env_steps_per_s"] == 100.0
+    assert followed.summary()["state"] == "finished"
+
+
+def test_the_plan_has_the_queue_and_where_stages_run(tmp_path: Path) -> None:
+    followed = FollowedRun(written(tmp_path / "run", 100), "run")
+    followed.read()
+    (rollouts, prey) = followed.details()["plan"]
+    assert (rollouts["title"], prey["title"]) == ("rollouts, in rounds", "prey: ppo")
+    queue, learn = prey["rows"][0]
+    assert queue["queue"]
+    assert (learn["label"], learn["at"], learn["busy"]) == ("Learn(epochs=4)", "at learner prey", None)
+
+
+def test_a_killed_run_says_so(tmp_path: Path) -> None:
+    run = written(tmp_path / "run", 100)
+    write_state(run, "running")
+    followed = FollowedRun(run, "run")
+    followed.read()
+    assert (followed.summary()["state"], followed.summary()["reason"]) == ("interrupted", LOST)
+
+
+def test_a_run_without_reports_and_damaged_lines_are_shown_as_far_as_they_go(tmp_path: Path) -> None:
+    run = written(tmp_path / "run", 100)
+    (run / "metrics.jsonl").write_text('{"env_steps": 5\n[]\n{"env_steps": "x"}\n', encoding="utf-8")
+    followed = FollowedRun(run, "run")
+    followed.read()
+    assert followed.summary()["env_steps"] == 0
+    assert followed.details()["curves"] == {}
+    (run / "metrics.jsonl").unlink()
+    assert FollowedRun(run, "run").read()
+
+
+def test_a_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
+    run = written(tmp_path / "run", 100)
+    (run / "run.log").symlink_to(tmp_path / "secret")
+    with pytest.raises(InvalidInput):
+        FollowedRun(run, "run")
+
+
+def test_a_long_curve_is_thinned_and_has_its_last_point() -> None:
+    curve = Curve()
+    for steps in range(10_001):
+        curve.add(steps, float(steps))
+        assert curve.points[-1][0] == steps
+    assert MOST_POINTS / 2 <= len(curve.kept) <= MOST_POINTS
+    assert {b[0] - a[0] for a, b in pairwise(curve.kept)} == {curve.every} == {32}

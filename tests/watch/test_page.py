@@ -1,0 +1,155 @@
+"""The page and its server: who may see it, what it says, and that it draws what the runs have."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from email.message import Message
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import uvicorn
+
+from marlflow.runs.run_state import write_state
+from marlflow.watch.followed import FollowedRun
+from marlflow.watch.server import HOST, Watch
+from tests.html_report import browser
+from tests.html_report.written import config, policy, report, write_run
+
+TOKEN = "a-token"
+WAIT_S = 60
+
+
+@contextmanager
+def served(*folders: Path) -> Iterator[tuple[Watch, int]]:
+    """Serve runs in a thread; yields the watch and its port."""
+    watch = Watch([FollowedRun(folder, folder.name) for folder in folders], TOKEN, every_s=0.1)
+    server = uvicorn.Server(uvicorn.Config(watch.app(), host=HOST, port=0, log_level="error"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        until(lambda: server.started)
+        yield watch, server.servers[0].sockets[0].getsockname()[1]
+    finally:
+        server.force_exit = server.should_exit = True
+        thread.join()
+
+
+def until(condition: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + WAIT_S
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it did not come to be so"
+        time.sleep(0.05)
+    return found
+
+
+def runs(folder: Path, count: int) -> list[Path]:
+    made = []
+    for number in range(count):
+        reports = [report(steps, {"prey": policy(trained=number + steps / 100)}) for steps in (100, 200, 300)]
+        made.append(write_run(folder / f"run_{number}", reports, config(number)))
+        write_state(made[-1], "finished", "stop.env_steps=300")
+    return made
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: Message
+    body: bytes
+
+
+def answer(port: int, path: str, method: str = "GET", **headers: str) -> Answer:
+    with closing(http.client.HTTPConnection(HOST, port, timeout=WAIT_S)) as connection:
+        connection.request(method, path, headers=headers)
+        with connection.getresponse() as given:
+            return Answer(given.status, given.headers, given.read())
+
+
+COOKIE = {"Cookie": f"marlflow_watch={TOKEN}"}
+
+
+@pytest.mark.parametrize("path", ["/", "/events", "/watch.js", "/?token=wrong", "/events?token=a-token"])
+def test_nothing_is_served_without_the_token(path: str, tmp_path: Path) -> None:
+    with served(*runs(tmp_path, 1)) as (_, port):
+        refused = answer(port, path)
+        assert (refused.status, b"run_0" in refused.body) == (403, False)
+        assert answer(port, path, Cookie="marlflow_watch=wrong").status == 403
+
+
+def test_the_token_of_the_address_becomes_a_cookie(tmp_path: Path) -> None:
+    with served(*runs(tmp_path, 1)) as (_, port):
+        first = answer(port, f"/?token={TOKEN}")
+        assert (first.status, first.headers["location"]) == (303, "/")
+        assert "HttpOnly" in first.headers["set-cookie"]
+        assert "SameSite=strict" in first.headers["set-cookie"]
+        assert b"marlflow watch" in answer(port, "/", **COOKIE).body
+
+
+def test_other_names_of_this_machine_and_other_methods_are_refused(tmp_path: Path) -> None:
+    with served(*runs(tmp_path, 1)) as (_, port):
+        assert answer(port, "/", Host="rebound.example", **COOKIE).status == 400
+        assert answer(port, "/", method="POST", **COOKIE).status == 405
+
+
+def test_events_have_the_details_of_the_chosen_run_and_then_what_is_new(tmp_path: Path) -> None:
+    first, second = runs(tmp_path, 2)
+    with served(first, second) as (watch, port), closing(http.client.HTTPConnection(HOST, port)) as connection:
+        connection.request("GET", "/events?run=1", headers=COOKIE)
+        events = connection.getresponse()
+        told = [json.loads(line[6:]) for line in (events.readline() for _ in range(4)) if line.startswith(b"data: ")]
+        assert [(run["name"], "details" in run) for run in told] == [("run_0", False), ("run_1", True)]
+        with (first / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps(report(400, {"prey": policy(trained=9.0)})) + "\n")
+        watch.look()
+        new = next(json.loads(line[6:]) for line in iter(events.readline, b"") if line.startswith(b"data: "))
+        assert (new["name"], new["returns"]["return | prey"][-1]) == ("run_0", [400, 9.0])
+        events.close()
+
+
+_TOO_WIDE = """
+[...document.querySelectorAll("body *")].filter(one => one.getBoundingClientRect().right > innerWidth + 1 &&
+  !one.closest(".scroll") && !one.closest("pre")).map(one => one.outerHTML.slice(0, 200))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(browser.executable() is None, reason="there is no browser")
+@pytest.mark.parametrize("width", [400, 1600])
+@pytest.mark.parametrize("count", [1, 100])
+def test_a_browser_draws_the_runs(count: int, width: int, tmp_path: Path) -> None:
+    folders = runs(tmp_path, count)
+    (folders[0] / "run.log").write_text("<b>a line</b>\n", encoding="utf-8")
+    with served(*folders) as (_, port), browser.page(tmp_path / "profile") as tab:
+        tab.open(f"http://{HOST}:{port}/?token={TOKEN}", width, dark=width == 400)
+        until(lambda: tab.value("document.querySelectorAll('#curves figure').length"))
+        assert tab.value("document.getElementById('name').textContent") == "run_0"
+        assert tab.value("document.getElementById('log').textContent") == "<b>a line</b>"
+        assert tab.value("document.getElementById('runs-section').hidden") == (count == 1)
+        assert tab.value("document.querySelectorAll('#runs tr').length") == (count if count > 1 else 0)
+        ticks = tab.value("[...document.querySelector('#curves svg').querySelectorAll('text')].map(t => t.textContent)")
+        assert ticks == ["1", "1.5", "2", "2.5", "3", "0", "100", "200", "300"]
+        assert tab.value("[...document.querySelectorAll('.stage b')].map(b => b.textContent)")[0] == "Collect"
+        assert tab.value(_TOO_WIDE) == []
+        if count > 1:
+            tab.value("document.querySelectorAll('#runs button')[7].click()")
+            until(lambda: tab.value("document.getElementById('name').textContent") == "run_7")
+        assert tab.messages == []
+        assert {url.split("/")[2] for url in tab.requests} == {f"{HOST}:{port}"}
+
+
+def test_the_command_prints_its_address_and_ends_by_an_interrupt(tmp_path: Path) -> None:
+    (run,) = runs(tmp_path, 1)
+    command = [sys.executable, "-m", "marlflow", "watch", str(run)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("watching 1 run; open http://127.0.0.1:")
+        process.send_signal(2)
+        _, errors = process.communicate(timeout=WAIT_S)
+    assert (process.returncode, errors) == (130, "interrupted\n")
