@@ -33,7 +33,7 @@ _SAFE = {
 }
 
 
-class Watch:
+class WatchServer:
     """Follows runs and tells its pages what has changed.
 
     token: what the address has to have once; a cookie has it from then on.
@@ -129,7 +129,7 @@ def _finite(values: Any) -> Any:
 
 def serve(runs: Sequence[FollowedRun], port: int, say: Callable[[str], None], every_s: float = 1.0) -> None:
     """Serve the page on loopback until interrupted; `port` 0 is any free one. `say` is given its address."""
-    watch = Watch(runs, secrets.token_urlsafe(16), every_s)
+    watch = WatchServer(runs, secrets.token_urlsafe(16), every_s)
 
     async def main() -> None:
         config = uvicorn.Config(watch.app(), host=HOST, port=port, log_level="error", timeout_graceful_shutdown=1)

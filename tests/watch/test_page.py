@@ -19,7 +19,7 @@ import uvicorn
 
 from marlflow.runs.run_state import write_state
 from marlflow.watch.followed import FollowedRun
-from marlflow.watch.server import HOST, Watch
+from marlflow.watch.server import HOST, WatchServer
 from tests.html_report import browser
 from tests.html_report.written import config, policy, report, write_run
 
@@ -28,9 +28,9 @@ WAIT_S = 60
 
 
 @contextmanager
-def served(*folders: Path) -> Iterator[tuple[Watch, int]]:
+def served(*folders: Path) -> Iterator[tuple[WatchServer, int]]:
     """Serve runs in a thread; yields the watch and its port."""
-    watch = Watch([FollowedRun(folder, folder.name) for folder in folders], TOKEN, every_s=0.1)
+    watch = WatchServer([FollowedRun(folder, folder.name) for folder in folders], TOKEN, every_s=0.1)
     server = uvicorn.Server(uvicorn.Config(watch.app(), host=HOST, port=0, log_level="error"))
     thread = threading.Thread(target=server.run)
     thread.start()
