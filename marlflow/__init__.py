@@ -83,9 +83,7 @@ if TYPE_CHECKING:
     from marlflow.batches.batch import Batch, Decisions, EstimatedBatch, Transitions
     from marlflow.batches.items import Fragment, Gradients, JointFragment, Update
     from marlflow.batches.joint import EstimatedJointBatches, JointBatch, JointBatches
-    from marlflow.batches.joint_segments import JointSegments
-    from marlflow.batches.joint_sequence_transitions import JointSequenceTransitions
-    from marlflow.batches.joint_transitions import JointTransitions
+    from marlflow.batches.joint_segments import JointSegments, JointSequenceTransitions, JointTransitions
     from marlflow.batches.train_batch import TrainBatch
     from marlflow.check_env import Trial, check_environment
     from marlflow.config.checked import CheckedExperiment

@@ -12,7 +12,7 @@ from marlflow.base.ranges import SomeShare, Steps
 from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.batches.items import Fragment
-from marlflow.batches.joint_transitions import JointTransitions
+from marlflow.batches.joint_segments import JointTransitions
 from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
 from marlflow.learner.protocol import Learner
 from marlflow.policy.network_actor import NetworkActor

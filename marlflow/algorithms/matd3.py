@@ -35,7 +35,7 @@ from marlflow.base.ranges import (
 )
 from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
-from marlflow.batches.joint_transitions import JointTransitions
+from marlflow.batches.joint_segments import JointTransitions
 from marlflow.learner.loss_groups import LossGroup
 from marlflow.learner.optimizer import Adam, Optimizer
 from marlflow.policy.joint_critics import JointCriticSees

@@ -19,9 +19,7 @@ from marlflow.base.problems import Problem
 from marlflow.base.ranges import Discount, SmallCount, Steps, StepsOrZero
 from marlflow.base.schedules import initial_value
 from marlflow.base.spaces import Spaces
-from marlflow.batches.joint_segments import TeamReward
-from marlflow.batches.joint_sequence_transitions import JointSequenceTransitions
-from marlflow.batches.joint_transitions import JointTransitions
+from marlflow.batches.joint_segments import JointSequenceTransitions, JointTransitions, TeamReward
 from marlflow.policy.actor import WeightedActor
 from marlflow.policy.box import box_problem
 from marlflow.policy.recurrent import RecurrentTorsoConfig

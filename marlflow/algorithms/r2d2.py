@@ -17,7 +17,7 @@ from marlflow.base.ranges import Discount, LearningRate, Share, SmallCount, Some
 from marlflow.base.schedules import Linear, OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.batches.items import Fragment
-from marlflow.batches.sequence_transitions import SequenceTransitions
+from marlflow.batches.sequences import SequenceTransitions
 from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
 from marlflow.learner.optimizer import Adam, Optimizer
 from marlflow.learner.protocol import Learner

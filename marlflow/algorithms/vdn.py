@@ -22,9 +22,7 @@ from marlflow.base.ranges import Discount, LearningRate, Share, SmallCount, Some
 from marlflow.base.schedules import Linear, OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.batches.items import Fragment
-from marlflow.batches.joint_segments import TeamReward
-from marlflow.batches.joint_sequence_transitions import JointSequenceTransitions
-from marlflow.batches.joint_transitions import JointTransitions
+from marlflow.batches.joint_segments import JointSequenceTransitions, JointTransitions, TeamReward
 from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
 from marlflow.learner.optimizer import Adam, Optimizer
 from marlflow.learner.protocol import Learner
