@@ -68,6 +68,7 @@ if TYPE_CHECKING:
         MarlflowError,
         MatchmakerFailed,
         PlanInvalid,
+        Problem,
         RecordsDamaged,
         RuntimeFailed,
         SnapshotLost,
@@ -76,7 +77,6 @@ if TYPE_CHECKING:
         UserCodeFailed,
         WeightsMismatch,
     )
-    from marlflow.base.problems import Problem
     from marlflow.base.random import RowRandom
     from marlflow.base.ranges import Range
     from marlflow.base.schedules import CosineDecay, Linear, PiecewiseConstant, ScheduledFloat, initial_value

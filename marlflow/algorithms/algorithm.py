@@ -12,8 +12,8 @@ from gymnasium import spaces as gym
 
 from marlflow.algorithms.memory_needs import Memory, memory_problems
 from marlflow.algorithms.part import Part, Point, added_by, part_problems, scheduled_parts, with_stage
+from marlflow.base.errors import Problem, ProblemKind
 from marlflow.base.info_columns import At
-from marlflow.base.problems import Problem, ProblemKind
 from marlflow.base.ranges import LearningRate, Threshold
 from marlflow.base.schedules import OrSchedule, Schedule, initial_value, scheduled
 from marlflow.base.spaces import Spaces

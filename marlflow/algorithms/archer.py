@@ -14,7 +14,7 @@ import torch
 
 from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm, Member
 from marlflow.algorithms.archer_loss import TokenActorLoss, TokenBaselineLoss, UtteranceCriticsLoss
-from marlflow.base.problems import Problem
+from marlflow.base.errors import Problem
 from marlflow.base.ranges import (
     ActorLearningRate,
     CountOrZero,

@@ -17,8 +17,8 @@ from marlflow.algorithms.part import Part, Point
 from marlflow.algorithms.ppo import PPO
 from marlflow.algorithms.sac import SAC
 from marlflow.algorithms.sac_costs import sac_cost_critic, with_sac_costs
+from marlflow.base.errors import Problem
 from marlflow.base.info_columns import COST
-from marlflow.base.problems import Problem
 from marlflow.base.ranges import Amount, Weight
 from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.learner.loss import LossTerms

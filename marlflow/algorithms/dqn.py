@@ -15,7 +15,7 @@ from marlflow.algorithms.algorithm import Capabilities
 from marlflow.algorithms.c51_loss import C51Loss
 from marlflow.algorithms.dqn_loss import DQNLoss
 from marlflow.algorithms.off_policy import OffPolicyAlgorithm
-from marlflow.base.problems import Problem
+from marlflow.base.errors import Problem
 from marlflow.base.ranges import (
     Discount,
     Finite,

@@ -15,8 +15,7 @@ import torch
 from marlflow.algorithms.algorithm import STOCHASTIC_ACTIONS, Capabilities, JointAlgorithm, Member, describe_space
 from marlflow.algorithms.happo_loss import ActorLoss, CriticLoss, FirstPolicyLoss
 from marlflow.algorithms.ppo_loss import Coefficients
-from marlflow.base.errors import ConfigInvalid
-from marlflow.base.problems import Problem
+from marlflow.base.errors import ConfigInvalid, Problem
 from marlflow.base.ranges import CountOrZero, Discount, LearningRate, Share, SmallCount, Steps, Threshold, Weight
 from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces

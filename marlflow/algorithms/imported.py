@@ -13,8 +13,7 @@ import numpy as np
 from marlflow.algorithms.algorithm import Algorithm, critic_sees
 from marlflow.algorithms.scripted import ActsOnly
 from marlflow.base.arrays import Array
-from marlflow.base.errors import MarlflowError
-from marlflow.base.problems import Problem
+from marlflow.base.errors import MarlflowError, Problem
 from marlflow.base.spaces import Spaces
 from marlflow.batches.critic_input import OWN_OBSERVATION
 from marlflow.policy.actor import Actor, AskedMode, WeightedActor

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from marlflow.algorithms.off_policy import JointOffPolicyActorCritic
-from marlflow.base.problems import Problem
+from marlflow.base.errors import Problem
 from marlflow.base.ranges import SomeShare, Steps
 from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces

@@ -13,7 +13,7 @@ from torch import Tensor
 from marlflow.algorithms.algorithm import TorchAlgorithm
 from marlflow.algorithms.part import Part, Point
 from marlflow.base.arrays import Array
-from marlflow.base.problems import Problem
+from marlflow.base.errors import Problem
 from marlflow.base.ranges import Weight
 from marlflow.base.schedules import OrSchedule
 from marlflow.batches.batch import Batch

@@ -15,7 +15,7 @@ from marlflow.algorithms.algorithm import (
     cannot_act,
     infos_of,
 )
-from marlflow.base.problems import Problem
+from marlflow.base.errors import Problem
 from marlflow.base.ranges import Discount, SmallCount, Steps, StepsOrZero
 from marlflow.base.schedules import initial_value
 from marlflow.base.spaces import Spaces

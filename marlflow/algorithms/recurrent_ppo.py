@@ -15,7 +15,7 @@ from torch import Tensor
 
 from marlflow.algorithms.algorithm import STOCHASTIC_ACTIONS, Capabilities, LearningAlgorithm
 from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
-from marlflow.base.problems import Problem
+from marlflow.base.errors import Problem
 from marlflow.base.ranges import CountOrZero, Discount, LearningRate, Share, SmallCount, Steps, Threshold, Weight
 from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces

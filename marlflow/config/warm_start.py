@@ -16,9 +16,8 @@ from marlflow.algorithms.from_run import FromRun
 from marlflow.algorithms.imported import Imported, SavedPolicy
 from marlflow.algorithms.initial_parameters import InitialParameters
 from marlflow.base.arrays import Array
-from marlflow.base.errors import ConfigInvalid, InvalidInput
-from marlflow.base.near import meant
-from marlflow.base.problems import Problems
+from marlflow.base.errors import ConfigInvalid, InvalidInput, Problems
+from marlflow.base.sentences import meant
 from marlflow.batches.critic_input import critic_input_problems
 from marlflow.config.experiment import Policy
 from marlflow.config.frozen import about, source_policy

@@ -12,8 +12,7 @@ from typing import Any, Final, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from marlflow.base.errors import ConfigInvalid, InvalidInput
-from marlflow.base.problems import Problem
+from marlflow.base.errors import ConfigInvalid, InvalidInput, Problem
 from marlflow.base.schedules import Schedule, ScheduledFloat, initial_value
 from marlflow.learner.multiplier import MULTIPLIER
 

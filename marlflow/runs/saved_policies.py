@@ -17,7 +17,7 @@ from safetensors.numpy import load
 from marlflow.algorithms.imported import SavedPolicy
 from marlflow.base.arrays import Array
 from marlflow.base.errors import CheckpointUnusable, ConfigInvalid
-from marlflow.base.near import meant
+from marlflow.base.sentences import meant
 from marlflow.base.serialization import MALFORMED, from_bytes
 from marlflow.learner.saved_state import PUBLISHED_SIZES
 from marlflow.runs.frozen_policies import frozen_file

@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 from marlflow.algorithms.algorithm import describe_space
 from marlflow.base.errors import ConfigInvalid, MarlflowError
-from marlflow.base.file_names import file_name
-from marlflow.base.near import meant
+from marlflow.base.files import file_name
 from marlflow.base.progress import progress
+from marlflow.base.sentences import meant
 from marlflow.config.experiment import Experiment
 from marlflow.policy.adapted import AdaptedActor
 from marlflow.policy.unwrapped import network_of
