@@ -24,8 +24,8 @@ from marlflow.config.plans import divided_among, learner_plan
 from marlflow.env.frames import raised
 from marlflow.env.spaces_only import SpacesOnlyEnv, observation_rows
 from marlflow.flow import Traits, source
-from marlflow.flow.item_types import type_name
 from marlflow.flow.rehearsal import FailedStage, rehearse
+from marlflow.flow.traits import type_name
 from marlflow.learner.extra_losses import CheckedLoss
 from marlflow.policy.adapted import AdaptingActor
 from marlflow.policy.recurrent import RecurrentTorsoConfig
