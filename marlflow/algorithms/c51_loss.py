@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from marlflow.learner.loss import LossTerms
-from marlflow.losses.distributional import atoms_of, categorical_divergence, categorical_q_learning_target
+from marlflow.losses.q_learning import atoms_of, categorical_divergence, categorical_q_learning_target
 from marlflow.policy.distributional import DistributionalQNetwork
 
 

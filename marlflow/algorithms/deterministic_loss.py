@@ -12,8 +12,12 @@ from torch import Tensor, nn
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.spaces import Spaces
 from marlflow.learner.loss import LossTerms
-from marlflow.losses.deterministic_policy_gradient import deterministic_policy_loss, smoothed_action
-from marlflow.losses.twin_critics import clipped_double_q_target, critics_loss
+from marlflow.losses.deterministic_policy_gradient import (
+    clipped_double_q_target,
+    critics_loss,
+    deterministic_policy_loss,
+    smoothed_action,
+)
 from marlflow.policy.critics import BoxCritics
 from marlflow.policy.deterministic import DeterministicActor
 from marlflow.policy.torso import TorsoConfig, build_torso

@@ -20,10 +20,16 @@ from marlflow.algorithms.joint_critics import AgentRows, Others, SeatNoise, Term
 from marlflow.base.spaces import Spaces
 from marlflow.learner.loss import LossTerms
 from marlflow.learner.loss_groups import LossGroup
-from marlflow.losses.deterministic_policy_gradient import deterministic_policy_loss, smoothed_action
-from marlflow.losses.gumbel_softmax import gumbel_noise, one_hot_best, straight_through_sample
-from marlflow.losses.present_agents import mean_over_present, row_means
-from marlflow.losses.twin_critics import clipped_double_q_target, critics_loss
+from marlflow.losses.deterministic_policy_gradient import (
+    clipped_double_q_target,
+    critics_loss,
+    deterministic_policy_loss,
+    gumbel_noise,
+    one_hot_best,
+    smoothed_action,
+    straight_through_sample,
+)
+from marlflow.losses.mixing import mean_over_present, row_means
 from marlflow.policy.categorical import CategoricalActor
 from marlflow.policy.deterministic import DeterministicActor
 from marlflow.policy.joint_critics import JointCritics, JointCriticSees, Prefix, only_present, replaced_own

@@ -19,14 +19,13 @@ from marlflow.algorithms.joint_critics import AgentRows, SeatNoise, TermNames, j
 from marlflow.algorithms.sac_temperature import Temperature
 from marlflow.base.spaces import Spaces
 from marlflow.learner.loss import LossTerms
-from marlflow.losses.gumbel_softmax import gumbel_noise, one_hot_best
-from marlflow.losses.present_agents import mean_over_present, row_means
+from marlflow.losses.deterministic_policy_gradient import critics_loss, gumbel_noise, one_hot_best
+from marlflow.losses.mixing import mean_over_present, row_means
 from marlflow.losses.sac import (
     expected_soft_q_target,
     legal_probabilities,
     soft_q_target,
 )
-from marlflow.losses.twin_critics import critics_loss
 from marlflow.policy.categorical import CategoricalActor
 from marlflow.policy.joint_critics import JointCritics, JointCriticSees, Prefix, only_present
 from marlflow.policy.normalized import normalize_by

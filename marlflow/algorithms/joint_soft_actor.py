@@ -13,7 +13,7 @@ from marlflow.algorithms.joint_critics import AgentRows, Others, SeatNoise, Term
 from marlflow.algorithms.joint_soft import JointSoftNetwork, SampledActions
 from marlflow.algorithms.sac_temperature import SHORT_OF_TARGET, Temperature, TemperatureLoss
 from marlflow.learner.loss import LossTerms
-from marlflow.losses.present_agents import mean_over_present, row_means
+from marlflow.losses.mixing import mean_over_present, row_means
 from marlflow.losses.sac import expected_soft_policy_loss, legal_probabilities, soft_policy_loss
 from marlflow.policy.joint_critics import replaced_own
 from marlflow.policy.squashed import SquashedGaussianActor

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from marlflow.learner.loss import LossTerms
-from marlflow.losses.ppo import approximate_kl, clipped_surrogate_loss, clipped_value_loss, value_loss
+from marlflow.losses.policy_gradient import approximate_kl, clipped_surrogate_loss, clipped_value_loss, value_loss
 from marlflow.policy.actor_critic import ActorCritic, StochasticActor
 
 _SETTINGS = {"value": "value_coefficient", "entropy": "entropy_coefficient"}

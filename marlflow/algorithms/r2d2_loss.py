@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from marlflow.learner.loss import LossTerms
-from marlflow.losses.q_learning import td_error
-from marlflow.losses.recurrent_q_learning import (
+from marlflow.losses.q_learning import (
     after_windows,
     mean_over_sequences,
     sequence_priority,
     squashed_double_q_target,
+    td_error,
 )
 from marlflow.policy.recurrent_actors import RecurrentQNetwork
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from marlflow.algorithms.sac_temperature import SHORT_OF_TARGET, Temperature
 from marlflow.base.spaces import Spaces
 from marlflow.learner.loss import ActorConstraint, LossTerms
+from marlflow.losses.deterministic_policy_gradient import critics_loss
 from marlflow.losses.sac import soft_policy_loss, soft_q_target
-from marlflow.losses.twin_critics import critics_loss
 from marlflow.policy.critics import BoxCritics
 from marlflow.policy.squashed import SquashedGaussianActor
 from marlflow.policy.torso import TorsoConfig, build_torso

@@ -18,9 +18,9 @@ from marlflow.base.spaces import Spaces
 from marlflow.learner.loss import LossTerms
 from marlflow.learner.loss_groups import LossGroup
 from marlflow.learner.multiplier import COST_CRITIC, MULTIPLIER
+from marlflow.losses.deterministic_policy_gradient import critics_loss
 from marlflow.losses.lagrangian import constrained_policy_loss
 from marlflow.losses.sac import expected_soft_q_target, soft_q_target
-from marlflow.losses.twin_critics import critics_loss
 from marlflow.policy.critics import ActionCritics, BoxCritics
 from marlflow.policy.torso import TorsoConfig
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from marlflow.algorithms.sac_temperature import SHORT_OF_TARGET, Temperature
 from marlflow.base.spaces import Spaces
 from marlflow.learner.loss import ActorConstraint, LossTerms
+from marlflow.losses.deterministic_policy_gradient import critics_loss
 from marlflow.losses.sac import expected_soft_policy_loss, expected_soft_q_target, legal_probabilities
-from marlflow.losses.twin_critics import critics_loss
 from marlflow.policy.categorical import CategoricalActor
 from marlflow.policy.critics import ActionCritics
 from marlflow.policy.torso import TorsoConfig, build_torso

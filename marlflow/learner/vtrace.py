@@ -11,7 +11,7 @@ from marlflow.base.arrays import Array
 from marlflow.batches.batch import Batch, EstimatedBatch
 from marlflow.learner.advantages import Critic, values_around
 from marlflow.learner.compute import tensors_on
-from marlflow.losses.vtrace import vtrace
+from marlflow.losses.advantages import vtrace
 
 
 class PolicyEvaluator(Protocol):
