@@ -9,7 +9,7 @@ from torch import Tensor
 
 from marlflow.learner.loss import LossTerms
 from marlflow.losses.q_learning import atoms_of, categorical_divergence, categorical_q_learning_target
-from marlflow.policy.distributional import DistributionalQNetwork
+from marlflow.policy.q import DistributionalQNetwork
 
 
 class C51Loss:

@@ -25,7 +25,7 @@ from marlflow.learner.loss import LossTerms
 from marlflow.learner.loss_groups import LossGroup
 from marlflow.learner.multiplier import COST_CRITIC, Multiplier
 from marlflow.losses.policy_gradient import value_loss
-from marlflow.policy.cost_critic import CostCritic
+from marlflow.policy.critics import CostCritic
 from marlflow.stages import CostAdvantages, UpdateMultiplier
 
 

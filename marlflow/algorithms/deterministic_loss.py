@@ -18,8 +18,8 @@ from marlflow.losses.deterministic_policy_gradient import (
     deterministic_policy_loss,
     smoothed_action,
 )
+from marlflow.policy.box import DeterministicActor
 from marlflow.policy.critics import BoxCritics
-from marlflow.policy.deterministic import DeterministicActor
 from marlflow.policy.torso import TorsoConfig, build_torso
 
 

@@ -35,8 +35,7 @@ from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
 from marlflow.learner.loss import LossFunction
 from marlflow.learner.optimizer import Adam, Optimizer
 from marlflow.learner.protocol import Learner
-from marlflow.policy.distributional import DistributionalQNetwork
-from marlflow.policy.q import QNetwork
+from marlflow.policy.q import DistributionalQNetwork, QNetwork
 from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.protocol import Replay
 from marlflow.replay.sampling import Prioritized, Uniform

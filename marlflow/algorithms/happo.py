@@ -27,8 +27,7 @@ from marlflow.learner.loss import LossFunction
 from marlflow.learner.loss_groups import LossGroup
 from marlflow.learner.optimizer import Adam, Optimizer
 from marlflow.learner.protocol import Learner
-from marlflow.policy.actor_critic import StochasticActor, critic_body, stochastic_actor
-from marlflow.policy.team_actor_critic import TeamActorCritic
+from marlflow.policy.actor_critic import StochasticActor, TeamActorCritic, critic_body, stochastic_actor
 from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.protocol import Replay
 from marlflow.stages import Concat, DropStale, EachPolicy, JointAdvantages, LearnInOrder, Publish

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
 from marlflow.learner.loss import LossTerms
-from marlflow.policy.team_actor_critic import TeamActorCritic
+from marlflow.policy.actor_critic import TeamActorCritic
 
 
 class FirstPolicyLoss(PPOLoss):

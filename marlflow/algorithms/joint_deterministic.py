@@ -30,8 +30,8 @@ from marlflow.losses.deterministic_policy_gradient import (
     straight_through_sample,
 )
 from marlflow.losses.mixing import mean_over_present, row_means
+from marlflow.policy.box import DeterministicActor
 from marlflow.policy.categorical import CategoricalActor
-from marlflow.policy.deterministic import DeterministicActor
 from marlflow.policy.joint_critics import JointCritics, JointCriticSees, Prefix, only_present, replaced_own
 from marlflow.policy.normalized import normalize_by
 from marlflow.policy.torso import TorsoConfig, build_torso

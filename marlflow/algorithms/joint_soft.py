@@ -26,10 +26,10 @@ from marlflow.losses.sac import (
     legal_probabilities,
     soft_q_target,
 )
+from marlflow.policy.box import SquashedGaussianActor
 from marlflow.policy.categorical import CategoricalActor
 from marlflow.policy.joint_critics import JointCritics, JointCriticSees, Prefix, only_present
 from marlflow.policy.normalized import normalize_by
-from marlflow.policy.squashed import SquashedGaussianActor
 from marlflow.policy.torso import TorsoConfig, build_torso
 
 

@@ -15,8 +15,8 @@ from marlflow.algorithms.sac_temperature import SHORT_OF_TARGET, Temperature, Te
 from marlflow.learner.loss import LossTerms
 from marlflow.losses.mixing import mean_over_present, row_means
 from marlflow.losses.sac import expected_soft_policy_loss, legal_probabilities, soft_policy_loss
+from marlflow.policy.box import SquashedGaussianActor
 from marlflow.policy.joint_critics import replaced_own
-from marlflow.policy.squashed import SquashedGaussianActor
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 from marlflow.learner.loss import LossTerms
 from marlflow.losses.mixing import greedy_value, reward_spread, taken_value, team_target
 from marlflow.losses.q_learning import huber_loss
-from marlflow.policy.team_q import TeamQNetwork
+from marlflow.policy.mixers import TeamQNetwork
 
 
 class MixingLoss:

@@ -10,7 +10,7 @@ from torch import Tensor
 from marlflow.learner.loss import LossTerms
 from marlflow.losses.mixing import greedy_value, peng_lambda_return, reward_spread, taken_value
 from marlflow.losses.q_learning import huber_loss, mean_over_sequences, sequence_priority
-from marlflow.policy.team_q import RecurrentTeamQNetwork
+from marlflow.policy.mixers import RecurrentTeamQNetwork
 
 
 class RecurrentMixingLoss:

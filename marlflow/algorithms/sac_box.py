@@ -14,8 +14,8 @@ from marlflow.base.spaces import Spaces
 from marlflow.learner.loss import ActorConstraint, LossTerms
 from marlflow.losses.deterministic_policy_gradient import critics_loss
 from marlflow.losses.sac import soft_policy_loss, soft_q_target
+from marlflow.policy.box import SquashedGaussianActor
 from marlflow.policy.critics import BoxCritics
-from marlflow.policy.squashed import SquashedGaussianActor
 from marlflow.policy.torso import TorsoConfig, build_torso
 
 

@@ -27,11 +27,10 @@ from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
 from marlflow.learner.optimizer import Adam, Optimizer
 from marlflow.learner.protocol import Learner
 from marlflow.policy.actor import Actor
-from marlflow.policy.mixers import MixerInput, SumMixer
+from marlflow.policy.mixers import MixerInput, RecurrentTeamQNetwork, SumMixer, TeamQNetwork
 from marlflow.policy.q import QNetwork
 from marlflow.policy.recurrent import RecurrentTorsoConfig
 from marlflow.policy.recurrent_actors import RecurrentQNetwork
-from marlflow.policy.team_q import RecurrentTeamQNetwork, TeamQNetwork
 from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.protocol import Replay
 from marlflow.replay.sampling import Prioritized, Uniform

@@ -28,7 +28,7 @@ from marlflow.learner.named_parameters import ACTOR, is_part, named_parameters
 from marlflow.policy.actor import RecurrentActor
 from marlflow.policy.network_actor import NetworkActor
 from marlflow.policy.tensors import as_tensor, parameters_of
-from marlflow.policy.unwrapped import network_of
+from marlflow.policy.warmup import network_of
 from marlflow.runs.checkpoint_format import tensors_file
 from marlflow.runtime.spec import LearnerSpec, PolicySpec, RunSpec
 
