@@ -142,7 +142,7 @@ if TYPE_CHECKING:
     from marlflow.league.outcomes import GameOutcome
     from marlflow.league.psro import PSRO
     from marlflow.league.snapshots import SnapshotRules
-    from marlflow.learner.distributed.shards import ShardedBatch
+    from marlflow.learner.distributed.replicas import ShardedBatch
     from marlflow.learner.extra_losses import ExtraLoss
     from marlflow.learner.learner import TorchLearner
     from marlflow.learner.loss import LossFunction, LossTerms

@@ -23,7 +23,7 @@ from marlflow.base.ranges import Amount, Weight
 from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.learner.loss import LossTerms
 from marlflow.learner.loss_groups import LossGroup
-from marlflow.learner.multiplier import COST_CRITIC, Multiplier
+from marlflow.learner.part_state import COST_CRITIC, Multiplier
 from marlflow.losses.policy_gradient import value_loss
 from marlflow.policy.critics import CostCritic
 from marlflow.stages import CostAdvantages, UpdateMultiplier

@@ -15,7 +15,7 @@ from marlflow.base.serialization import from_bytes, to_bytes
 
 @dataclass(frozen=True, slots=True)
 class InitialParameters:
-    """Parameters by name (see `learner.named_parameters`), float32, from the policy `source` of another run.
+    """Parameters by name (see `learner.parameters`), float32, from the policy `source` of another run.
 
     `about` says what that is: its algorithm, version and number of parameters. `sha256` is of all that it publishes.
     """

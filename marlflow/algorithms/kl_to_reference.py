@@ -18,11 +18,11 @@ from marlflow.base.ranges import Weight
 from marlflow.base.schedules import OrSchedule
 from marlflow.batches.batch import Batch
 from marlflow.flow import Traits
+from marlflow.learner.advantages import actor_log_probs
 from marlflow.learner.extra_losses import ExtraLoss, ExtraLosses
 from marlflow.learner.flat_parameters import FlatParameters
 from marlflow.learner.part_state import PartState
 from marlflow.learner.protocol import Learner
-from marlflow.learner.vtrace import actor_log_probs
 from marlflow.policy.recurrent import RecurrentTorsoConfig
 from marlflow.policy.tensors import as_tensor, read_flat
 

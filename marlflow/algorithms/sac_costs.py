@@ -17,7 +17,7 @@ from marlflow.algorithms.sac_discrete import DiscreteActorLoss
 from marlflow.base.spaces import Spaces
 from marlflow.learner.loss import LossTerms
 from marlflow.learner.loss_groups import LossGroup
-from marlflow.learner.multiplier import COST_CRITIC, MULTIPLIER
+from marlflow.learner.part_state import COST_CRITIC, MULTIPLIER
 from marlflow.losses.deterministic_policy_gradient import critics_loss
 from marlflow.losses.lagrangian import constrained_policy_loss
 from marlflow.losses.sac import expected_soft_q_target, soft_q_target

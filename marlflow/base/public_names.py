@@ -81,7 +81,7 @@ NAMES_BY_MODULE: Mapping[str, str] = {
     "marlflow.learner.loss_groups": "LossGroup",
     "marlflow.learner.part_state": "PartState",
     "marlflow.learner.protocol": "Learner",
-    "marlflow.learner.distributed.shards": "ShardedBatch",
+    "marlflow.learner.distributed.replicas": "ShardedBatch",
     "marlflow.observe.callback": "Callback EvaluateNow EvaluationEvent FaultEvent RunEnd StopRun",
     "marlflow.observe.early_stop": "EarlyStop",
     "marlflow.observe.mlflow": "MlflowSink",

@@ -59,7 +59,7 @@ class TrainBatch(ABC):
         return 0
 
     def rows_bootstrapped_at_death(self) -> int:
-        """Return the number of terminated rows whose next value is the survivors' (see `learner.deaths`)."""
+        """Return the number of terminated rows whose next value is the survivors' (see `learner.advantages`)."""
         return 0
 
     def row_ids(self) -> Column | None:

@@ -24,7 +24,7 @@ from marlflow.config.frozen import about, source_policy
 from marlflow.config.imports import imported_policy, size_problem, space_problem
 from marlflow.env.spaces_only import observation_rows
 from marlflow.learner.compute import ON_CPU
-from marlflow.learner.named_parameters import ACTOR, is_part, named_parameters
+from marlflow.learner.parameters import ACTOR, is_part, named_parameters
 from marlflow.policy.actor import RecurrentActor
 from marlflow.policy.network_actor import NetworkActor
 from marlflow.policy.tensors import as_tensor, parameters_of

@@ -25,17 +25,14 @@ from marlflow.learner.distributed.followers import LeaderAndFollowers
 from marlflow.learner.distributed.replicas import AllShardsExchange, ReplicaExchange
 from marlflow.learner.extra_losses import ExtraLosses
 from marlflow.learner.gradient_exchange import GradientExchange, ProcessGroup, SingleProcess
-from marlflow.learner.initial_priorities import chunked_priorities
 from marlflow.learner.loss import LossFunction
 from marlflow.learner.loss_groups import LossGroup, as_groups, noise_width
 from marlflow.learner.optimizer import Adam, Optimizer
-from marlflow.learner.parameters import COUNTS, LearnerParameters
+from marlflow.learner.parameters import COUNTS, LearnerParameters, check_state, with_published
 from marlflow.learner.part_state import PartState, saved_name
-from marlflow.learner.saved_state import check_state, with_published
-from marlflow.learner.update_job import TargetUpdate, UpdateRequest
+from marlflow.learner.update_job import TargetUpdate, UpdateRequest, gradients_of, step_report, update_report
 from marlflow.learner.update_loop import UpdateLoop
-from marlflow.learner.update_report import gradients_of, step_report, update_report
-from marlflow.learner.value_chunks import ModuleCritic
+from marlflow.learner.value_chunks import ModuleCritic, chunked_priorities
 from marlflow.policy.normalized import observers
 from marlflow.policy.tensors import as_tensor
 

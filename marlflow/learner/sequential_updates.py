@@ -19,8 +19,7 @@ from marlflow.batches.batch import Batch, EstimatedBatch
 from marlflow.batches.items import Update
 from marlflow.batches.joint import EstimatedJointBatches, JointBatches, joint_rows
 from marlflow.batches.train_batch import TrainBatch
-from marlflow.learner.advantages import Critic, advantages, normalized
-from marlflow.learner.vtrace import actor_log_probs
+from marlflow.learner.advantages import Critic, actor_log_probs, advantages, normalized
 
 # The columns and segment properties that advantages depend on; policies may differ in the others.
 _COLUMNS = ("reward", "t_env", "central", "obs")

@@ -20,8 +20,8 @@ from marlflow.base.spaces import Spaces
 from marlflow.batches.items import as_it_is
 from marlflow.flow.relocate import Where
 from marlflow.learner.compute import Compute
+from marlflow.learner.gradient_exchange import ClockLimit, UpdateLimit
 from marlflow.learner.learner import TorchLearner
-from marlflow.learner.update_limit import ClockLimit, UpdateLimit
 from marlflow.offline.dataset import Dataset
 from marlflow.offline.dataset_reader import DatasetReader, DatasetWorker, OfflineWorker
 from marlflow.offline.dataset_writer import DatasetTarget

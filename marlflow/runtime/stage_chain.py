@@ -16,7 +16,7 @@ from marlflow.batches.train_batch import TrainBatch
 from marlflow.flow import StageCall, StageTimes
 from marlflow.flow.meters import rows_of
 from marlflow.flow.protocols import EndOfFlow, OperatorRaised, RunsAhead
-from marlflow.learner.gradients import mean_gradients
+from marlflow.learner.update_job import mean_gradients
 
 Rows: TypeAlias = TrainBatch | Gradients
 """Outputs that leave a place packed, so that the driver does not open them."""

@@ -9,7 +9,7 @@ from marlflow.batches.batch import EstimatedBatch
 from marlflow.batches.train_batch import TrainBatch
 from marlflow.flow import Traits
 from marlflow.learner.advantages import with_cost_advantages
-from marlflow.learner.multiplier import COST_CRITIC, MULTIPLIER, Multiplier
+from marlflow.learner.part_state import COST_CRITIC, MULTIPLIER, Multiplier
 from marlflow.learner.protocol import Learner
 
 AnyBatch = TypeVar("AnyBatch", bound=TrainBatch)

@@ -11,9 +11,8 @@ from marlflow.base.errors import PlanInvalid
 from marlflow.batches.batch import Batch, EstimatedBatch
 from marlflow.batches.items import Fragment
 from marlflow.flow import Traits
-from marlflow.learner.advantages import advantages, normalized
+from marlflow.learner.advantages import PolicyEvaluator, advantages, corrected, log_probs, normalized
 from marlflow.learner.protocol import Learner, ValueFunction
-from marlflow.learner.vtrace import PolicyEvaluator, corrected, log_probs
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +20,7 @@ class Advantages:
     """Generalized advantage estimation, GAE (Schulman et al., 2016, arXiv:1506.02438).
 
     Segments record the critic's version as `estimated_by`. For a central critic, batches get the column `central`, the
-    rows that it sees. `bootstrap_at_death`: see `learner.deaths`.
+    rows that it sees. `bootstrap_at_death`: see `learner.advantages`.
     """
 
     traits: ClassVar[Traits] = Traits(movable="fragments")
@@ -58,7 +57,7 @@ class VTrace:
     """V-trace with the current actor and critic (Espeholt et al., 2018, arXiv:1802.01561, section 4).
 
     Importance ratios are clipped at `rho_max` in temporal differences, at `c_max` along the trajectory.
-    `bootstrap_at_death`: see `learner.deaths`.
+    `bootstrap_at_death`: see `learner.advantages`.
     """
 
     traits: ClassVar[Traits] = Traits(

@@ -45,7 +45,7 @@ class JointAdvantages:
     """Generalized advantage estimation (GAE) of several policies by one central critic, normalized over all rows.
 
     Each agent's advantages are those of its own decisions, as in `Advantages`. `bootstrap_at_death`: see
-    `learner.deaths`; survivors may belong to any of the policies.
+    `learner.advantages`; survivors may belong to any of the policies.
     """
 
     discount: float

@@ -17,7 +17,7 @@ from marlflow.checks.validation import ready
 from marlflow.cli.plan import run_plan
 from marlflow.config.checked import CheckedExperiment
 from marlflow.config.imports import load_policy, policy_of
-from marlflow.learner.named_parameters import is_part, named_parameters
+from marlflow.learner.parameters import is_part, named_parameters
 from marlflow.policy.warmup import network_of
 from marlflow.runs.saved_league import SavedRun, saved_run
 from marlflow.runs.saved_policies import saved_policy, to_export

@@ -9,9 +9,9 @@ import pytest
 
 from marlflow.batches.items import Update
 from marlflow.learner import update_limit
-from marlflow.learner.distributed.shards import sharded
+from marlflow.learner.distributed.replicas import sharded
+from marlflow.learner.gradient_exchange import AgreedLimit, ClockLimit
 from marlflow.learner.learner import LearnsOn
-from marlflow.learner.update_limit import AgreedLimit, ClockLimit
 from tests.learner.group import KINDS
 from tests.learner.test_replicas import made, shard
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 import marlflow as mf
 from marlflow.base.arrays import Array
 from marlflow.base.spaces import Spaces
-from marlflow.learner.advantages import advantages
-from marlflow.learner.vtrace import corrected, log_probs
+from marlflow.learner.advantages import advantages, corrected, log_probs
 from tests.algorithms.parts import CONTINUOUS, DISCRETE, MASKED, NUM_ACTIONS, SMALL, make_learner
 from tests.learner.experience import ragged
 from tests.policy.row_random import row_random

@@ -16,7 +16,7 @@ from marlflow.base.errors import ActorLost
 from marlflow.base.serialization import Tree
 from marlflow.batches.items import Gradients, Update
 from marlflow.learner.distributed.collective import Collective
-from marlflow.learner.gradient_exchange import equal_job
+from marlflow.learner.gradient_exchange import AgreedLimit, UpdateLimit, equal_job
 from marlflow.learner.minibatches import EqualDivision
 from marlflow.learner.update_job import (
     UpdateJob,
@@ -25,7 +25,6 @@ from marlflow.learner.update_job import (
     merge_priorities,
     merge_steps,
 )
-from marlflow.learner.update_limit import AgreedLimit, UpdateLimit
 from marlflow.learner.update_loop import UpdateLoop
 
 
