@@ -17,7 +17,7 @@ from marlflow.algorithms.deterministic_loss import (
     DeterministicCriticsLoss,
     DeterministicNetwork,
 )
-from marlflow.algorithms.replay_actor_critic import ReplayActorCritic
+from marlflow.algorithms.off_policy import ReplayActorCritic
 from marlflow.base.ranges import (
     ActorLearningRate,
     Discount,

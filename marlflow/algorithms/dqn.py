@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from marlflow.algorithms.algorithm import Capabilities
-from marlflow.algorithms.c51_loss import C51Loss
-from marlflow.algorithms.dqn_loss import DQNLoss
+from marlflow.algorithms.dqn_loss import C51Loss, DQNLoss
 from marlflow.algorithms.off_policy import OffPolicyAlgorithm
 from marlflow.base.errors import Problem
 from marlflow.base.ranges import (

@@ -13,8 +13,7 @@ from typing import Any, ClassVar, cast
 import torch
 
 from marlflow.algorithms.algorithm import STOCHASTIC_ACTIONS, Capabilities, JointAlgorithm, Member, describe_space
-from marlflow.algorithms.happo_loss import ActorLoss, CriticLoss, FirstPolicyLoss
-from marlflow.algorithms.ppo_loss import Coefficients
+from marlflow.algorithms.ppo_loss import ActorLoss, Coefficients, CriticLoss, FirstPolicyLoss
 from marlflow.base.errors import ConfigInvalid, Problem
 from marlflow.base.ranges import CountOrZero, Discount, LearningRate, Share, SmallCount, Steps, Threshold, Weight
 from marlflow.base.schedules import OrSchedule, initial_value

@@ -16,7 +16,15 @@ from torch import Tensor, nn
 
 from marlflow.algorithms.algorithm import Member
 from marlflow.algorithms.deterministic_loss import Smoothing
-from marlflow.algorithms.joint_critics import AgentRows, Others, SeatNoise, TermNames, actor_of, critics_of, joint_view
+from marlflow.algorithms.joint_actor_critic import (
+    AgentRows,
+    Others,
+    SeatNoise,
+    TermNames,
+    actor_of,
+    critics_of,
+    joint_view,
+)
 from marlflow.base.spaces import Spaces
 from marlflow.learner.loss import LossTerms
 from marlflow.learner.loss_groups import LossGroup

@@ -13,8 +13,7 @@ from typing import ClassVar
 import torch
 
 from marlflow.algorithms.algorithm import Capabilities, Member
-from marlflow.algorithms.joint_actor_critic import JointActorCritic
-from marlflow.algorithms.joint_critics import Others
+from marlflow.algorithms.joint_actor_critic import JointActorCritic, Others
 from marlflow.algorithms.joint_deterministic import (
     JointActorSettings,
     JointDeterministicNetwork,

@@ -14,17 +14,18 @@ from typing import ClassVar
 import torch
 
 from marlflow.algorithms.algorithm import Capabilities, Member
-from marlflow.algorithms.joint_actor_critic import JointActorCritic
-from marlflow.algorithms.joint_critics import Others, TermNames, actor_of, critics_of
+from marlflow.algorithms.joint_actor_critic import JointActorCritic, Others, TermNames, actor_of, critics_of
 from marlflow.algorithms.joint_soft import (
+    JointSoftActorLoss,
     JointSoftCriticsLoss,
     JointSoftNetwork,
+    JointTemperatureLoss,
+    TargetEntropy,
     soft_actor,
     soft_noise,
     temperature_of,
 )
-from marlflow.algorithms.joint_soft_actor import JointSoftActorLoss, JointTemperatureLoss, TargetEntropy
-from marlflow.algorithms.sac_temperature import Temperature
+from marlflow.algorithms.sac_loss import Temperature
 from marlflow.base.ranges import (
     Discount,
     Finite,

@@ -14,8 +14,7 @@ import torch
 
 from marlflow.algorithms.algorithm import Capabilities, Member
 from marlflow.algorithms.deterministic_loss import Smoothing
-from marlflow.algorithms.joint_actor_critic import JointActorCritic
-from marlflow.algorithms.joint_critics import Others
+from marlflow.algorithms.joint_actor_critic import JointActorCritic, Others
 from marlflow.algorithms.joint_deterministic import (
     JointActorSettings,
     JointDeterministicNetwork,

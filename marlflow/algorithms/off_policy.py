@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias, cast
 
 from gymnasium import spaces as gym
@@ -16,10 +16,13 @@ from marlflow.algorithms.algorithm import (
     infos_of,
 )
 from marlflow.base.errors import Problem
-from marlflow.base.ranges import Discount, SmallCount, Steps, StepsOrZero
-from marlflow.base.schedules import initial_value
+from marlflow.base.ranges import Discount, SmallCount, SomeShare, Steps, StepsOrZero
+from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
+from marlflow.batches.items import Fragment
 from marlflow.batches.joint_segments import JointSequenceTransitions, JointTransitions, TeamReward
+from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
+from marlflow.learner.protocol import Learner
 from marlflow.policy.actor import WeightedActor
 from marlflow.policy.box import box_problem
 from marlflow.policy.recurrent import RecurrentTorsoConfig
@@ -27,7 +30,9 @@ from marlflow.policy.torso import TorsoConfig
 from marlflow.policy.warmup import WarmupActor
 from marlflow.replay.buffer import ReplayBuffer, Store, StoredReplay
 from marlflow.replay.joint import JointSequenceStore, JointStore
+from marlflow.replay.protocol import Replay
 from marlflow.replay.sampling import Prioritized, Uniform
+from marlflow.stages import Concat, Draw, Insert, Learn, NStep, Publish, SyncTarget
 
 JointReplay: TypeAlias = StoredReplay[JointTransitions] | StoredReplay[JointSequenceTransitions]
 
@@ -147,3 +152,34 @@ class OffPolicyActorCritic(UniformWarmup, OffPolicyAlgorithm):
 
 class JointOffPolicyActorCritic(UniformWarmup, JointOffPolicyAlgorithm):
     """A JointOffPolicyAlgorithm whose policies act uniformly at random until learning starts."""
+
+
+class ReplayActorCritic(OffPolicyActorCritic):
+    """An OffPolicyActorCritic with the plan that DDPG, TD3 and SAC have in common; they have these settings."""
+
+    batch_agent_steps: Steps
+    train_every_agent_steps: Steps
+    store_agent_steps: Steps
+    tau: OrSchedule[SomeShare]
+    target_every_updates: Steps
+    publish_every_updates: Steps
+
+    def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
+        (replay,) = replays
+        store = (
+            experience.gather(Concat(agent_steps=self.store_agent_steps))
+            .then(NStep(self.n_step, self.discount), at=replay)
+            .then(Insert(), at=replay)
+        )
+        drawn = self.with_stages("before_learning", source(Draw(self.batch_agent_steps), at=replay), learner)
+        train = (
+            self.with_stages("after_update", drawn.then(Learn(), at=learner), learner)
+            .then(self.sync(), at=learner)
+            .then(Publish(every=self.publish_every_updates), at=learner)
+        )
+        ratio = InTurn(store=AgentSteps(self.train_every_agent_steps, self.learning_starts_agent_steps), output=1)
+        return Plan(self.name, output=train, also={"store": store}, pace=ratio)
+
+    def sync(self) -> SyncTarget:
+        """Return the stage that updates the target network."""
+        return SyncTarget(every=self.target_every_updates, tau=initial_value(self.tau))

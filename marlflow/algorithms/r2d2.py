@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm, Member, infos_of
-from marlflow.algorithms.r2d2_loss import R2D2Loss
+from marlflow.algorithms.dqn_loss import R2D2Loss
 from marlflow.base.errors import Problem
 from marlflow.base.ranges import Discount, LearningRate, Share, SmallCount, SomeShare, Steps, StepsOrZero, Threshold
 from marlflow.base.schedules import Linear, OrSchedule, initial_value

@@ -14,10 +14,17 @@ from typing import ClassVar
 from gymnasium import spaces as gym
 
 from marlflow.algorithms.algorithm import Capabilities
-from marlflow.algorithms.replay_actor_critic import ReplayActorCritic
-from marlflow.algorithms.sac_box import BoxActorLoss, BoxCriticsLoss, BoxNetwork
-from marlflow.algorithms.sac_discrete import DiscreteActorLoss, DiscreteCriticsLoss, DiscreteNetwork
-from marlflow.algorithms.sac_temperature import Temperature, TemperatureLoss
+from marlflow.algorithms.off_policy import ReplayActorCritic
+from marlflow.algorithms.sac_loss import (
+    BoxActorLoss,
+    BoxCriticsLoss,
+    BoxNetwork,
+    DiscreteActorLoss,
+    DiscreteCriticsLoss,
+    DiscreteNetwork,
+    Temperature,
+    TemperatureLoss,
+)
 from marlflow.base.ranges import (
     Discount,
     Finite,

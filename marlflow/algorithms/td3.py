@@ -18,7 +18,7 @@ from marlflow.algorithms.deterministic_loss import (
     DeterministicNetwork,
     Smoothing,
 )
-from marlflow.algorithms.replay_actor_critic import ReplayActorCritic
+from marlflow.algorithms.off_policy import ReplayActorCritic
 from marlflow.base.ranges import Discount, LearningRate, Noise, SmallCount, SomeShare, Steps, StepsOrZero, Threshold
 from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces

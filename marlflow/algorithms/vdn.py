@@ -15,9 +15,8 @@ from typing import ClassVar
 import torch
 
 from marlflow.algorithms.algorithm import Capabilities, Member
-from marlflow.algorithms.mixing_loss import MixingLoss
+from marlflow.algorithms.mixing_loss import MixingLoss, RecurrentMixingLoss
 from marlflow.algorithms.off_policy import JointOffPolicyAlgorithm, JointReplay
-from marlflow.algorithms.recurrent_mixing_loss import RecurrentMixingLoss
 from marlflow.base.ranges import Discount, LearningRate, Share, SmallCount, SomeShare, Steps, StepsOrZero, Threshold
 from marlflow.base.schedules import Linear, OrSchedule, initial_value
 from marlflow.base.spaces import Spaces

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import yaml
 
-from marlflow.algorithms.imported import Imported
+from marlflow.algorithms.from_run import Imported
 from marlflow.base.errors import ConfigInvalid, Problem, ProblemKind
 from marlflow.checks.commands import check, machines_to_plan_for
 from marlflow.checks.compiled import compiles_rollouts

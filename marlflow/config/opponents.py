@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 
-from marlflow.algorithms.imported import Imported
+from marlflow.algorithms.from_run import Imported
 from marlflow.algorithms.scripted import Random
 from marlflow.base.errors import ConfigInvalid, Problem, Problems
 from marlflow.base.sentences import meant

@@ -12,9 +12,7 @@ import torch
 from torch import nn
 
 from marlflow.algorithms.algorithm import Member, TorchAlgorithm, critic_sees
-from marlflow.algorithms.from_run import FromRun
-from marlflow.algorithms.imported import Imported, SavedPolicy
-from marlflow.algorithms.initial_parameters import InitialParameters
+from marlflow.algorithms.from_run import FromRun, Imported, InitialParameters, SavedPolicy
 from marlflow.base.arrays import Array
 from marlflow.base.errors import ConfigInvalid, InvalidInput, Problems
 from marlflow.base.sentences import meant

@@ -14,7 +14,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load
 
-from marlflow.algorithms.imported import SavedPolicy
+from marlflow.algorithms.from_run import SavedPolicy
 from marlflow.base.arrays import Array
 from marlflow.base.errors import CheckpointUnusable, ConfigInvalid
 from marlflow.base.sentences import meant

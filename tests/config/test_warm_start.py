@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import marlflow as mf
-from marlflow.algorithms.imported import Imported
+from marlflow.algorithms.from_run import Imported
 from marlflow.base.serialization import from_bytes
 from marlflow.checks.validation import ready
 from marlflow.cli.plan import run_plan
