@@ -1,5 +1,7 @@
-"""The losses of (double) Q-learning: of DQN, of distributions (C51: Bellemare et al., 2017, arXiv:1707.06887), and of
-sequences (R2D2: Kapturowski et al., 2019, https://openreview.net/forum?id=r1lyTjAqYX, section 2.3).
+"""The losses of (double) Q-learning: of DQN, of distributions (C51), and of sequences (R2D2).
+
+C51: Bellemare et al., 2017, arXiv:1707.06887. R2D2: Kapturowski et al., 2019,
+https://openreview.net/forum?id=r1lyTjAqYX, section 2.3.
 """
 
 from __future__ import annotations

@@ -6,27 +6,21 @@ Also what their losses share: others' actions, targets for each agent, noise, na
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from marlflow.algorithms.algorithm import Member
-from marlflow.algorithms.off_policy import JointOffPolicyActorCritic
+from marlflow.algorithms.algorithm import Member, TorchAlgorithm
+from marlflow.algorithms.off_policy import JointOffPolicyActorCritic, JointReplayPlan
 from marlflow.base.errors import Problem
-from marlflow.base.ranges import SomeShare, Steps
-from marlflow.base.schedules import OrSchedule, initial_value
+from marlflow.base.ranges import Steps, StepsOrZero
 from marlflow.base.spaces import Spaces
-from marlflow.batches.items import Fragment
-from marlflow.batches.joint_segments import JointTransitions
-from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
-from marlflow.learner.protocol import Learner
 from marlflow.policy.joint_critics import JointCriticSees, JointView, Prefix
 from marlflow.policy.network_actor import NetworkActor
 from marlflow.policy.torso import NestedTorsoConfig, TorsoConfig
 from marlflow.policy.warmup import WarmupActor
-from marlflow.replay.protocol import Replay
-from marlflow.stages import Concat, Draw, Insert, JoinSegments, Learn, NStep, Publish, SyncTarget
 
 Others: TypeAlias = Literal["replay", "policies"]
 """Where an actor's loss takes the other agents' actions from: those stored, or those of their policies now."""
@@ -121,39 +115,25 @@ def actor_of(policy: str) -> Callable[[Any], Iterable[nn.Parameter]]:
     return lambda module: module.actors[policy].parameters()
 
 
-class JointActorCritic(JointOffPolicyActorCritic):
-    """A JointOffPolicyActorCritic with central critics, and these settings: add `policy_actor`, but no `plan`.
+@dataclass(frozen=True)
+class CentralCritics(TorchAlgorithm):
+    """The settings of critics that see all agents of the learner, and of actors' losses by them."""
+
+    critic_sees: Sequence[JointCriticSees] = ("observations",)
+    others: Others = "replay"
+
+
+@dataclass(frozen=True)
+class JointActorCritic(JointReplayPlan, CentralCritics, JointOffPolicyActorCritic):
+    """A JointOffPolicyActorCritic with central critics and a plan: add `policy_actor`.
 
     Windows are one step long: with more, agents that end apart would need windows of their own.
     """
 
-    batch_agent_steps: Steps
-    train_every_agent_steps: Steps
-    store_agent_steps: Steps
-    tau: OrSchedule[SomeShare]
-    target_every_updates: Steps
-    publish_every_updates: Steps
-
-    def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
-        (replay,) = replays
-        store = (
-            experience.gather(Concat(agent_steps=self.store_agent_steps))
-            .then(JoinSegments(learner.seats), at=replay)
-            .then(NStep(self.n_step, self.discount), at=replay)
-            .then(Insert(), at=replay)
-        )
-        train = (
-            source(Draw(self.batch_agent_steps, gives=JointTransitions), at=replay)
-            .then(Learn(), at=learner)
-            .then(self.sync(), at=learner)
-            .then(Publish(every=self.publish_every_updates), at=learner)
-        )
-        ratio = InTurn(store=AgentSteps(self.train_every_agent_steps, self.learning_starts_agent_steps), output=1)
-        return Plan(self.name, output=train, also={"store": store}, pace=ratio)
-
-    def sync(self) -> SyncTarget:
-        """Return the stage that updates the target networks."""
-        return SyncTarget(every=self.target_every_updates, tau=initial_value(self.tau))
+    batch_agent_steps: Steps = 512
+    train_every_agent_steps: Steps = 32
+    learning_starts_agent_steps: StepsOrZero = 4_000
+    replay_agent_steps: Steps = 200_000
 
     def policy_actor(self, spaces: Spaces, model: TorsoConfig, generator: torch.Generator) -> NetworkActor:
         """Make the actor of one policy, without warm-up."""

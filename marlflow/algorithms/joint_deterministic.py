@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import ClassVar, cast
 
 import torch
 from gymnasium import spaces as gym
@@ -18,6 +18,7 @@ from marlflow.algorithms.algorithm import Member
 from marlflow.algorithms.deterministic_loss import Smoothing
 from marlflow.algorithms.joint_actor_critic import (
     AgentRows,
+    JointActorCritic,
     Others,
     SeatNoise,
     TermNames,
@@ -25,6 +26,8 @@ from marlflow.algorithms.joint_actor_critic import (
     critics_of,
     joint_view,
 )
+from marlflow.base.ranges import Noise, PositiveWeight, Weight
+from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.learner.loss import LossTerms
 from marlflow.learner.loss_groups import LossGroup
@@ -41,6 +44,7 @@ from marlflow.losses.mixing import mean_over_present, row_means
 from marlflow.policy.box import DeterministicActor
 from marlflow.policy.categorical import CategoricalActor
 from marlflow.policy.joint_critics import JointCritics, JointCriticSees, Prefix, only_present, replaced_own
+from marlflow.policy.network_actor import NetworkActor
 from marlflow.policy.normalized import normalize_by
 from marlflow.policy.torso import TorsoConfig, build_torso
 
@@ -203,20 +207,36 @@ def deterministic_noise(members: Mapping[str, Member], smoothing: bool) -> SeatN
     return SeatNoise(members, widths)
 
 
-def deterministic_groups(
-    members: Mapping[str, Member],
-    discount: float,
-    smoothing: Smoothing | None,
-    settings: JointActorSettings,
-    actor_learning_rate: float | None = None,
-    actor_every: int = 1,
-) -> list[LossGroup]:
-    """Return the loss groups of each policy: its critics, then its actor."""
-    noise, groups = deterministic_noise(members, smoothing is not None), list[LossGroup]()
-    for policy in members:
-        names = TermNames(policy, members)
-        critics = JointCriticsLoss(policy, discount, smoothing, noise, names)
-        actor = JointActorLoss(policy, settings, noise, names)
-        groups.append(LossGroup(names.of("critics"), critics_of(policy), critics))
-        groups.append(LossGroup(names.of("actor"), actor_of(policy), actor, actor_learning_rate, actor_every))
-    return groups
+class JointDeterministicActorCritic(JointActorCritic):
+    """The network and losses of MADDPG, whose policies have one critic each, and MATD3."""
+
+    critics: ClassVar[int] = 1
+
+    exploration_noise: OrSchedule[Noise]
+    gumbel_temperature: PositiveWeight
+    logit_penalty: Weight
+
+    def network(self, members: Mapping[str, Member], seed: int) -> JointDeterministicNetwork:
+        noise = initial_value(self.exploration_noise)
+        return JointDeterministicNetwork(members, self.critic_sees, self.critics, noise, seed)
+
+    def policy_actor(self, spaces: Spaces, model: TorsoConfig, generator: torch.Generator) -> NetworkActor:
+        return deterministic_actor(spaces, model, initial_value(self.exploration_noise), generator)
+
+    def groups(
+        self,
+        members: Mapping[str, Member],
+        smoothing: Smoothing | None,
+        actor_learning_rate: float | None = None,
+        actor_every: int = 1,
+    ) -> list[LossGroup]:
+        """Return the loss groups of each policy: its critics, then its actor."""
+        settings = JointActorSettings(self.others, self.gumbel_temperature, self.logit_penalty)
+        noise, groups = deterministic_noise(members, smoothing is not None), list[LossGroup]()
+        for policy in members:
+            names = TermNames(policy, members)
+            critics = JointCriticsLoss(policy, self.discount, smoothing, noise, names)
+            actor = JointActorLoss(policy, settings, noise, names)
+            groups.append(LossGroup(names.of("critics"), critics_of(policy), critics))
+            groups.append(LossGroup(names.of("actor"), actor_of(policy), actor, actor_learning_rate, actor_every))
+        return groups

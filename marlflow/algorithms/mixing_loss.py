@@ -1,4 +1,4 @@
-"""The losses of mixers (VDN, QMIX): Q-learning of a team's mixed value, with recurrent actors by Peng's lambda returns."""
+"""The losses of mixers (VDN, QMIX): Q-learning of a team's mixed value; if recurrent, by Peng's lambda returns."""
 
 from __future__ import annotations
 

@@ -28,12 +28,10 @@ from marlflow.algorithms.sac_loss import (
 from marlflow.base.ranges import (
     Discount,
     Finite,
-    LearningRate,
     PositiveWeight,
     Share,
     SomeShare,
     Steps,
-    StepsOrZero,
     Threshold,
     Weight,
 )
@@ -52,12 +50,6 @@ class SAC(ReplayActorCritic):
     name: ClassVar[str] = "sac"
     capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "Box"), "off-policy", Transitions, replay=True)
 
-    batch_agent_steps: Steps = 256
-    train_every_agent_steps: Steps = 1
-    learning_starts_agent_steps: StepsOrZero = 1_000
-    store_agent_steps: Steps = 1
-    replay_agent_steps: Steps = 100_000
-    learning_rate: OrSchedule[LearningRate] = 3e-4
     discount: Discount = 0.99
     temperature: OrSchedule[Weight] | None = None
     initial_temperature: PositiveWeight = 1.0

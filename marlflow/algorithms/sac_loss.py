@@ -1,6 +1,6 @@
-"""SAC's networks and losses: with a sampled action for a Box (arXiv:1812.05805), in expectation for Discrete actions
-(arXiv:1910.07207); and its temperature (entropy coefficient), fixed or learned.
+"""SAC's networks, losses and temperature (entropy coefficient), which is fixed or learned.
 
+Losses are of a sampled action for a Box (arXiv:1812.05805), and in expectation for Discrete actions (arXiv:1910.07207).
 Critics and actor use the temperature from before the update; its own loss uses the entropy from before the actor's
 step.
 """

@@ -1,4 +1,4 @@
-"""Actors of a Box: deterministic, Gaussian and tanh-squashed Gaussian, and rescaling to [-1, 1], the range of a tanh."""
+"""Actors of a Box: deterministic, Gaussian and tanh-squashed Gaussian; rescaling to [-1, 1], the range of a tanh."""
 
 from __future__ import annotations
 
@@ -175,7 +175,6 @@ class GaussianActor(NetworkActor):
         return as_array(action).reshape(len(mean), *self._shape), likelihood
 
 
-_HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 _LOG_TWO = math.log(2.0)
 _LOWEST_LOG_STD, _HIGHEST_LOG_STD = -20.0, 2.0
 

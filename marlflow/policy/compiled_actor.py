@@ -1,7 +1,7 @@
 """An actor as a pure function in JAX: its network traced from torch, and its choice of actions.
 
-Each choice is that of the actor's `choose`, in float32, for rollouts that are one compiled call. A choice belongs to the
-exact function: an actor of another class whose `choose` is its own has none here, and acts tick by tick.
+Each choice is that of the actor's `choose`, in float32, for rollouts that are one compiled call. A choice belongs to
+the exact function: an actor of another class whose `choose` is its own has none here, and acts tick by tick.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Stages that compute advantages and value targets: GAE and V-trace, and both of costs that have a limit."""
+"""Stages that compute advantages and value targets: GAE, also of costs that have a limit, and V-trace."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Stages at the learner: update, sync the target network, and publish weights (weight synchronization).
 
-Gradients may be computed apart from the update, on the workers or batch by batch: Mnih et al., "Asynchronous methods for
-deep reinforcement learning", 2016, https://arxiv.org/abs/1602.01783
+Gradients may be computed apart from the update, on the workers or batch by batch: Mnih et al., "Asynchronous methods
+for deep reinforcement learning", 2016, https://arxiv.org/abs/1602.01783
 """
 
 from __future__ import annotations
