@@ -27,6 +27,7 @@ from marlflow.base.spaces import Spaces
 from marlflow.learner.loss import LossTerms
 from marlflow.learner.loss_groups import LossGroup
 from marlflow.learner.part_state import COST_CRITIC, MULTIPLIER, Multiplier
+from marlflow.learner.protocol import Scheduled
 from marlflow.losses.deterministic_policy_gradient import critics_loss
 from marlflow.losses.lagrangian import constrained_policy_loss
 from marlflow.losses.policy_gradient import value_loss
@@ -172,11 +173,16 @@ class CostLimit(Part):
         return Multiplier(self.initial_multiplier)
 
     def stages(self, algorithm: TorchAlgorithm) -> Mapping[Point, Sequence[Callable[..., Any]]]:
-        update = UpdateMultiplier(initial_value(self.limit), initial_value(self.multiplier_learning_rate))
+        settings = initial_value(self.limit), initial_value(self.multiplier_learning_rate)
+        update = UpdateMultiplier(*settings, self.present)
         if not isinstance(algorithm, PPO):
             return {"before_learning": [update]}
         estimate = CostAdvantages(initial_value(algorithm.discount), initial_value(algorithm.gae_lambda))
         return {"estimated": [update, estimate]}
+
+    def present(self, learner: Scheduled) -> tuple[float, float]:
+        """Return the limit and the learning rate of now, after any schedule."""
+        return self.now("limit", learner), self.now("multiplier_learning_rate", learner)
 
 
 class CostValueLoss:

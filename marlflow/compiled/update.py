@@ -69,7 +69,7 @@ class Inputs(NamedTuple):
     target_every: Any
     tau: Any
     learning_rates: Any
-    max_norms: Any
+    max_grad_norms: Any
     scheduled: Mapping[str, Any]
 
 
@@ -201,7 +201,7 @@ def _trained(
         own = state.vector[group.start : group.stop]
         (_, losses), gradient = jax.value_and_grad(total_loss, has_aux=True)(own, state.vector, state.target)
         norm = jnp.sqrt(jnp.sum(gradient * gradient))
-        limit = inputs.max_norms[index]
+        limit = inputs.max_grad_norms[index]
         clipped = jnp.where(norm > limit, gradient / (norm / limit), gradient)
         after, optimizer = group.step(own, clipped, state.optimizers[index], inputs.learning_rates[index])
         vector = jax.lax.dynamic_update_slice(state.vector, after, (group.start,))

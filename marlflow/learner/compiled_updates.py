@@ -341,7 +341,7 @@ class _Program:
 
         every, tau = (0, 1.0) if target is None else target
         rates = np.array([group.optimizer.learning_rate for group in self._groups], np.float32)
-        norms = np.array([group.optimizer.max_norm for group in self._groups], np.float32)
+        norms = np.array([group.optimizer.max_grad_norm for group in self._groups], np.float32)
         scheduled = {name: np.float32(value) for name, value in self._losses.scheduled.items()}
         others = tuple(buffer.numpy() for buffer in self._losses.others)
         return Inputs(others, np.int32(every), np.float32(tau), rates, norms, scheduled)

@@ -236,9 +236,14 @@ class TorchLearner:
             job = exchange.job(request)
             result = exchange.result(job, self.loop.run(job, exchange))
         update = replace(update_report(self.name, self.version, job, result), **self._compiled.news()._asdict())
-        parts = self.parameters.part_states.values()
-        if update.loss and (terms := {name: value for part in parts for name, value in part.terms.items()}):
-            update = replace(update, loss={**update.loss, **terms})
+        if update.loss:
+            for part, state in self.parameters.part_states.items():
+                if clash := sorted(update.loss.keys() & state.terms.keys()):
+                    problem = (
+                        f"the state {part!r} of a part reports the term {clash[0]!r}, as another of its learner does"
+                    )
+                    raise InvalidInput([f"{problem}; rename one of them"])
+                update = replace(update, loss={**update.loss, **state.terms})
         return self._count_updates(update)
 
     def update_each(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar, cast
 
@@ -111,13 +112,13 @@ class UpdateMultiplier:
 
     cost_limit: float
     learning_rate: float
+    now: Callable[[Learner], tuple[float, float]] | None = field(default=None, repr=False, compare=False)
+    """Gives the present limit and learning rate, if a part's settings may be scheduled."""
 
     def __call__(self, batch: AnyBatch, learner: Learner) -> AnyBatch:
         if batch.rows:
             now = learner.scheduled
-            # A part's settings are scheduled under its kind.
-            limit = now.get("CostLimit.limit", self.cost_limit)
-            rate = now.get("CostLimit.multiplier_learning_rate", self.learning_rate)
+            limit, rate = (self.cost_limit, self.learning_rate) if self.now is None else self.now(learner)
             multiplier: Multiplier = cast("Any", learner).part_state(MULTIPLIER)
             if (value := multiplier.step(now, limit, rate)) != now.get(MULTIPLIER):
                 # Losses weigh costs by it, too.
