@@ -8,13 +8,7 @@ import types
 from collections.abc import Awaitable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from operator import or_ as operator_or
-from typing import Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
-
-
-class Bridged(Protocol):
-    """A type that names the stages that make it from other types, for suggestions."""
-
-    made_from: ClassVar[Mapping[str, str]]
+from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
 
 def annotated_input(operator: Any, method: str = "__call__") -> Any:

@@ -130,19 +130,6 @@ def normalized(batch: EstimatedBatch) -> EstimatedBatch:
     return EstimatedBatch({**batch.columns, "advantage": scaled}, batch.segments)
 
 
-class PolicyEvaluator(Protocol):
-    """Has a policy module on a device; a TorchLearner, for example."""
-
-    module: Any
-    """Has an `actor` with `log_prob_and_entropy`."""
-    device: torch.device
-
-
-def log_probs(learner: PolicyEvaluator, batch: Batch) -> Array:
-    """Return the log-probabilities of the batch's actions under the current actor, float32 [N], in nats."""
-    return actor_log_probs(learner.module.actor, batch, learner.device)
-
-
 def actor_log_probs(actor: Any, batch: Batch, device: torch.device) -> Array:
     """Return the log-probabilities of the batch's actions under `actor`, which is on `device`, float32 [N]."""
     tensor = tensors_on(device)

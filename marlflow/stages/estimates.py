@@ -14,15 +14,14 @@ from marlflow.batches.items import Fragment
 from marlflow.batches.train_batch import TrainBatch
 from marlflow.flow import Traits
 from marlflow.learner.advantages import (
-    PolicyEvaluator,
+    actor_log_probs,
     advantages,
     corrected,
-    log_probs,
     normalized,
     with_cost_advantages,
 )
 from marlflow.learner.part_state import COST_CRITIC, MULTIPLIER, Multiplier
-from marlflow.learner.protocol import Learner, ValueFunction
+from marlflow.learner.protocol import Learner
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +83,14 @@ class VTrace:
         """Add `value`, `advantage`, `value_target`, the current `logp`, and for a central critic `central`."""
         names = ("discount", "trace_lambda", "rho_max", "c_max")
         settings = [learner.scheduled.get(name, getattr(self, name)) for name in names]
-        logp = log_probs(cast("PolicyEvaluator", learner), batch)
+        keeper = cast("Any", learner)
+        logp = actor_log_probs(keeper.module.actor, batch, keeper.device)
         return corrected(
             with_central(batch, learner), logp, learner, *settings, bootstrap_at_death=self.bootstrap_at_death
         )
 
 
-def with_central(batch: Batch, learner: ValueFunction) -> Batch:
+def with_central(batch: Batch, learner: Learner) -> Batch:
     """Return `batch` with the rows that the learner's critic sees, if it is central."""
     seen = learner.critic_input
     # A shard without rows has no columns of agents or states either.

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,10 +20,12 @@ from marlflow.base.arrays import Array
 from marlflow.base.serialization import Tree
 from marlflow.batches.batch import Batch, EstimatedBatch
 from marlflow.learner.distributed.collective import Collective
-from marlflow.learner.distributed.followers import LedLearner
 from marlflow.learner.gradient_exchange import AgreedLimit, UpdateLimit
 from marlflow.learner.minibatches import ShardDivision
 from marlflow.learner.update_job import BatchSummary, UpdateJob, UpdateRequest, UpdateResult, merge_steps
+
+if TYPE_CHECKING:
+    from marlflow.learner.learner import TorchLearner
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ class ReplicaExchange:
 
     is_alone = False
 
-    def __init__(self, collective: Collective, learner: LedLearner) -> None:
+    def __init__(self, collective: Collective, learner: TorchLearner) -> None:
         self._collective = collective
         self._device = learner.device
         self._limit = AgreedLimit(collective.sum, collective.world_size)
