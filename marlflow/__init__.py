@@ -80,11 +80,10 @@ if TYPE_CHECKING:
     from marlflow.base.random import RowRandom
     from marlflow.base.ranges import Range
     from marlflow.base.schedules import CosineDecay, Linear, PiecewiseConstant, ScheduledFloat, initial_value
-    from marlflow.batches.batch import Batch, Decisions, EstimatedBatch, Transitions
+    from marlflow.batches.batch import Batch, Decisions, EstimatedBatch, TrainBatch, Transitions
     from marlflow.batches.items import Fragment, Gradients, JointFragment, Update
     from marlflow.batches.joint import EstimatedJointBatches, JointBatch, JointBatches
     from marlflow.batches.joint_segments import JointSegments, JointSequenceTransitions, JointTransitions
-    from marlflow.batches.train_batch import TrainBatch
     from marlflow.check_env import Trial, check_environment
     from marlflow.config.checked import CheckedExperiment
     from marlflow.config.experiment import (

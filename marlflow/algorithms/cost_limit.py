@@ -24,7 +24,7 @@ from marlflow.base.info_columns import COST
 from marlflow.base.ranges import Amount, Weight
 from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
-from marlflow.learner.loss import LossTerms
+from marlflow.learner.loss import LossTerms, Unscheduled
 from marlflow.learner.loss_groups import LossGroup
 from marlflow.learner.part_state import COST_CRITIC, MULTIPLIER, Multiplier
 from marlflow.learner.protocol import Scheduled
@@ -87,15 +87,11 @@ class CostsOfProbabilities(CostsOfAction):
         return (action * q_cost).sum(-1)
 
 
-class BoxCostLoss:
+class BoxCostLoss(Unscheduled):
     """Squared errors to the cost value of a sampled next action, the one that the critics of rewards see."""
 
     def __init__(self, noise_per_row: int) -> None:
         self.noise_per_row = noise_per_row
-
-    def set_schedule(self, values: Mapping[str, float]) -> None:
-        # Nothing of this loss is scheduled.
-        return
 
     def __call__(self, module: Any, target_module: Any, minibatch: Mapping[str, Tensor]) -> LossTerms:
         with torch.no_grad():
@@ -109,12 +105,8 @@ class BoxCostLoss:
         return LossTerms(total, {"cost_value": total.detach()})
 
 
-class DiscreteCostLoss:
+class DiscreteCostLoss(Unscheduled):
     """Squared errors to the cost value of the next observation, over its legal actions."""
-
-    def set_schedule(self, values: Mapping[str, float]) -> None:
-        # Nothing of this loss is scheduled.
-        return
 
     def __call__(self, module: Any, target_module: Any, minibatch: Mapping[str, Tensor]) -> LossTerms:
         with torch.no_grad():
@@ -185,12 +177,8 @@ class CostLimit(Part):
         return self.now("limit", learner), self.now("multiplier_learning_rate", learner)
 
 
-class CostValueLoss:
+class CostValueLoss(Unscheduled):
     """Half the squared error of a cost critic to its value targets."""
-
-    def set_schedule(self, values: Mapping[str, float]) -> None:
-        # Nothing of this loss is scheduled.
-        return
 
     def __call__(self, module: Any, target_module: object, minibatch: Mapping[str, Tensor]) -> LossTerms:
         critic, target = module.cost_critic, minibatch["cost_value_target"]

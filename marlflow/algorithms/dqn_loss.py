@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from marlflow.learner.loss import LossTerms
+from marlflow.learner.loss import LossTerms, Unscheduled
 from marlflow.losses.q_learning import (
     after_windows,
     atoms_of,
@@ -26,7 +26,7 @@ from marlflow.losses.q_learning import (
     td_error,
 )
 from marlflow.policy.q import DistributionalQNetwork, QNetwork
-from marlflow.policy.recurrent_actors import RecurrentQNetwork
+from marlflow.policy.recurrent import RecurrentQNetwork
 
 
 class DQNLoss:
@@ -66,7 +66,7 @@ class DQNLoss:
             return double_q_learning_target(minibatch["reward"], minibatch["discount"], module(next_obs), q_t, mask)
 
 
-class C51Loss:
+class C51Loss(Unscheduled):
     """The KL divergence between (double) Q-learning's target and predicted distributions, importance-weighted.
 
     Priorities are the divergences (Hessel et al., 2018, arXiv:1710.02298).
@@ -74,10 +74,6 @@ class C51Loss:
 
     def __init__(self, double: bool = True) -> None:
         self.double = double
-
-    def set_schedule(self, values: Mapping[str, float]) -> None:
-        # Nothing of this loss is scheduled.
-        return
 
     def __call__(
         self, module: DistributionalQNetwork, target_module: DistributionalQNetwork, minibatch: Mapping[str, Tensor]
@@ -122,7 +118,7 @@ class C51Loss:
         return categorical_divergence(atoms_of(logits_tm1, minibatch["action"]), target_tm1)
 
 
-class R2D2Loss:
+class R2D2Loss(Unscheduled):
     """Half the squared TD error of n-step double Q-learning on a squashed scale, importance-weighted.
 
     A sequence's priority is `max_share` of its largest error plus the rest of its mean error.
@@ -132,10 +128,6 @@ class R2D2Loss:
         self.burn_in = burn_in
         self.squash_epsilon = squash_epsilon
         self.max_share = max_share
-
-    def set_schedule(self, values: Mapping[str, float]) -> None:
-        # Nothing of this loss is scheduled.
-        return
 
     def __call__(
         self, module: RecurrentQNetwork, target_module: RecurrentQNetwork, minibatch: Mapping[str, Tensor]

@@ -17,8 +17,8 @@ from marlflow.algorithms.off_policy import JointOffPolicyActorCritic, JointRepla
 from marlflow.base.errors import Problem
 from marlflow.base.ranges import Steps, StepsOrZero
 from marlflow.base.spaces import Spaces
+from marlflow.policy.actor import NetworkActor
 from marlflow.policy.joint_critics import JointCriticSees, JointView, Prefix
-from marlflow.policy.network_actor import NetworkActor
 from marlflow.policy.torso import NestedTorsoConfig, TorsoConfig
 from marlflow.policy.warmup import WarmupActor
 

@@ -19,7 +19,7 @@ from marlflow.algorithms.algorithm import Member
 from marlflow.algorithms.joint_actor_critic import AgentRows, Others, SeatNoise, TermNames, joint_view
 from marlflow.algorithms.sac_loss import SHORT_OF_TARGET, Temperature, TemperatureLoss
 from marlflow.base.spaces import Spaces
-from marlflow.learner.loss import LossTerms
+from marlflow.learner.loss import LossTerms, Unscheduled
 from marlflow.losses.deterministic_policy_gradient import critics_loss, gumbel_noise, one_hot_best
 from marlflow.losses.mixing import mean_over_present, row_means
 from marlflow.losses.sac import (
@@ -256,16 +256,12 @@ class JointSoftActorLoss:
             return module.view.actions(self.policy, lambda other: module.view.taken(minibatch, other))
 
 
-class JointTemperatureLoss:
+class JointTemperatureLoss(Unscheduled):
     """Raises a policy's temperature while its agents' entropy is below its target."""
 
     def __init__(self, actor_loss: JointSoftActorLoss) -> None:
         self._policy, self._names = actor_loss.policy, actor_loss.names
         self._loss = TemperatureLoss(f"{actor_loss.policy}:{SHORT_OF_TARGET}")
-
-    def set_schedule(self, values: Mapping[str, float]) -> None:
-        # Nothing of this loss is scheduled.
-        return
 
     def __call__(self, module: JointSoftNetwork, target_module: object, minibatch: Mapping[str, Tensor]) -> LossTerms:
         tempered = module.tempered(self._policy)

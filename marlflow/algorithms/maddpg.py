@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from marlflow.algorithms.algorithm import Capabilities, Member
-from marlflow.algorithms.joint_deterministic import JointDeterministicActorCritic
+from marlflow.algorithms.deterministic_loss import JointDeterministicActorCritic
 from marlflow.base.ranges import (
     ActorLearningRate,
     Discount,

@@ -41,7 +41,7 @@ from marlflow.base.spaces import Spaces
 from marlflow.batches.joint_segments import JointTransitions
 from marlflow.learner.loss_groups import LossGroup
 from marlflow.learner.optimizer import Adam, Optimizer
-from marlflow.policy.network_actor import NetworkActor
+from marlflow.policy.actor import NetworkActor
 from marlflow.policy.torso import TorsoConfig
 
 

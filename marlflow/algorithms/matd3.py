@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from marlflow.algorithms.algorithm import Capabilities, Member
-from marlflow.algorithms.deterministic_loss import Smoothing
-from marlflow.algorithms.joint_deterministic import JointDeterministicActorCritic
+from marlflow.algorithms.deterministic_loss import JointDeterministicActorCritic, Smoothing
 from marlflow.base.ranges import (
     Discount,
     LearningRate,

@@ -20,7 +20,6 @@ from marlflow.base.errors import Problem
 from marlflow.base.ranges import Discount, LearningRate, SmallCount, SomeShare, Steps, StepsOrZero
 from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
-from marlflow.batches.batch import Batch
 from marlflow.batches.items import Fragment, Update
 from marlflow.batches.joint_segments import JointSequenceTransitions, JointTransitions, TeamReward
 from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
@@ -89,7 +88,7 @@ class ReplayPlan(ReplaySettings):
         ratio = InTurn(store=AgentSteps(self.train_every_agent_steps, self.learning_starts_agent_steps), output=1)
         return Plan(self.name, output=output, also={"store": store}, pace=ratio)
 
-    def windows(self, rows: Flow[Batch], learner: Learner, replay: Replay) -> Flow[Batch]:
+    def windows(self, rows: Flow[Any], learner: Learner, replay: Replay) -> Flow[Any]:
         """Return what the replay stores of `rows`."""
         return rows.then(NStep(self.n_step, self.discount), at=replay)
 

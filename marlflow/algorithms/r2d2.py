@@ -17,13 +17,12 @@ from marlflow.base.errors import Problem
 from marlflow.base.ranges import Discount, LearningRate, Share, SmallCount, SomeShare, Steps, StepsOrZero, Threshold
 from marlflow.base.schedules import Linear, OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
-from marlflow.batches.batch import Batch
 from marlflow.batches.items import Update
 from marlflow.batches.sequences import SequenceTransitions
 from marlflow.flow import Flow
 from marlflow.learner.optimizer import Adam, Optimizer
 from marlflow.learner.protocol import Learner
-from marlflow.policy.recurrent_actors import RecurrentQNetwork
+from marlflow.policy.recurrent import RecurrentQNetwork
 from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.protocol import Replay
 from marlflow.replay.sampling import Prioritized
@@ -68,7 +67,7 @@ class R2D2(ReplayPlan, ReplaySequences, LearningAlgorithm):
     max_grad_norm: OrSchedule[Threshold] = 10.0
     optimizer: Optimizer = Adam()
 
-    def windows(self, rows: Flow[Batch], learner: Learner, replay: Replay) -> Flow[Batch]:
+    def windows(self, rows: Flow[Any], learner: Learner, replay: Replay) -> Flow[Any]:
         # Before NStep: windows must end with their sequence.
         split = SplitSegments(self.sequence_agent_steps, self.burn_in_agent_steps)
         return super().windows(rows.then(split, at=replay), learner, replay)

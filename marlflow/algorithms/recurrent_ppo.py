@@ -25,7 +25,7 @@ from marlflow.batches.sequences import Sequences
 from marlflow.flow import Flow
 from marlflow.learner.loss import LossTerms
 from marlflow.learner.protocol import Learner
-from marlflow.policy.recurrent_actors import RecurrentActorCritic
+from marlflow.policy.recurrent import RecurrentActorCritic
 from marlflow.policy.torso import TorsoConfig
 from marlflow.stages import CutSequences
 

@@ -16,7 +16,7 @@ from gymnasium import spaces as gym
 from torch import Tensor, nn
 
 from marlflow.base.spaces import Spaces
-from marlflow.learner.loss import ActorConstraint, LossTerms
+from marlflow.learner.loss import ActorConstraint, LossTerms, Unscheduled
 from marlflow.losses.deterministic_policy_gradient import critics_loss
 from marlflow.losses.sac import (
     expected_soft_policy_loss,
@@ -58,15 +58,11 @@ SHORT_OF_TARGET = "short_of_target"
 """The column in which an actor's loss gives how far each row's estimated entropy is below its target, [N]."""
 
 
-class TemperatureLoss:
+class TemperatureLoss(Unscheduled):
     """Raises the temperature while the actor's entropy is below its target, as its loss gives it in a column."""
 
     def __init__(self, column: str = SHORT_OF_TARGET) -> None:
         self._column = column
-
-    def set_schedule(self, values: Mapping[str, float]) -> None:
-        # Nothing of this loss is scheduled.
-        return
 
     def __call__(self, module: Tempered, target_module: object, minibatch: Mapping[str, Tensor]) -> LossTerms:
         total = temperature_loss(module.log_temperature, minibatch[self._column], 0.0).mean()

@@ -25,8 +25,7 @@ from marlflow.learner.optimizer import Adam, Optimizer
 from marlflow.policy.actor import Actor
 from marlflow.policy.mixers import MixerInput, RecurrentTeamQNetwork, SumMixer, TeamQNetwork
 from marlflow.policy.q import QNetwork
-from marlflow.policy.recurrent import RecurrentTorsoConfig
-from marlflow.policy.recurrent_actors import RecurrentQNetwork
+from marlflow.policy.recurrent import RecurrentQNetwork, RecurrentTorsoConfig
 from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.sampling import Prioritized, Uniform
 

@@ -42,7 +42,7 @@ NAMES_BY_MODULE: Mapping[str, str] = {
     "marlflow.algorithms.scripted": "Random Scripted",
     "marlflow.algorithms.td3": "TD3",
     "marlflow.algorithms.vdn": "VDN",
-    "marlflow.batches.batch": "Batch Decisions EstimatedBatch Transitions",
+    "marlflow.batches.batch": "Batch Decisions EstimatedBatch TrainBatch Transitions",
     "marlflow.base.errors": (
         "ActorLost BudgetExceeded CheckpointFailed CheckpointUnusable ColumnMissing ConfigInvalid EnvironmentFailed "
         "EnvironmentHung InvalidInput MarlflowError MatchmakerFailed PlanInvalid Problem RecordsDamaged "
@@ -54,7 +54,6 @@ NAMES_BY_MODULE: Mapping[str, str] = {
     "marlflow.base.random": "RowRandom",
     "marlflow.base.ranges": "Range",
     "marlflow.base.schedules": "CosineDecay Linear PiecewiseConstant ScheduledFloat initial_value",
-    "marlflow.batches.train_batch": "TrainBatch",
     "marlflow.config.experiment": (
         "CheckpointConfig Env Evaluation Experiment Faults InfoMetric LearnerConfig Log OfflineData PlacementOverrides "
         "Policy PolicyStop Record Rollouts RunPlacement RuntimeConfig Stop"

@@ -13,9 +13,8 @@ from typing import ClassVar, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from marlflow.base.arrays import Array
-from marlflow.batches.batch import Batch
+from marlflow.batches.batch import Batch, TrainBatch, for_losses
 from marlflow.batches.joint import doubled_rows, joint_rows, seat_of, spread
-from marlflow.batches.train_batch import TrainBatch, for_losses
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from marlflow.base.arrays import Array
-from marlflow.batches.batch import EstimatedBatch
-from marlflow.batches.train_batch import TrainBatch, deaths_in, for_losses
+from marlflow.batches.batch import EstimatedBatch, TrainBatch, deaths_in, for_losses
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,7 @@ from marlflow.config.imports import imported_policy, size_problem, space_problem
 from marlflow.env.spaces_only import observation_rows
 from marlflow.learner.compute import ON_CPU
 from marlflow.learner.parameters import ACTOR, is_part, named_parameters
-from marlflow.policy.actor import RecurrentActor
-from marlflow.policy.network_actor import NetworkActor
+from marlflow.policy.actor import NetworkActor, RecurrentActor
 from marlflow.policy.tensors import as_tensor, parameters_of
 from marlflow.policy.warmup import network_of
 from marlflow.runs.checkpoint_format import tensors_file

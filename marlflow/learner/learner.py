@@ -13,10 +13,9 @@ import torch
 from marlflow.base.arrays import Array
 from marlflow.base.errors import InvalidInput
 from marlflow.base.serialization import Tree
-from marlflow.batches.batch import Transitions
+from marlflow.batches.batch import TrainBatch, Transitions
 from marlflow.batches.critic_input import CriticInput
 from marlflow.batches.items import Gradients, Update, Weights
-from marlflow.batches.train_batch import TrainBatch
 from marlflow.flow import Place
 from marlflow.learner.compiled_updates import GRADIENTS_APART, STEPS_AHEAD, Compile, CompiledUpdates
 from marlflow.learner.compute import ON_CPU, Compute, tensors_on

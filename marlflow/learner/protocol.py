@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from marlflow.base.arrays import Array
-from marlflow.batches.batch import Transitions
+from marlflow.batches.batch import TrainBatch, Transitions
 from marlflow.batches.critic_input import CriticInput
 from marlflow.batches.items import Gradients, Update, Weights
-from marlflow.batches.train_batch import TrainBatch
 from marlflow.flow import Place
 
 

@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from marlflow.base.arrays import Array
-from marlflow.batches.batch import Transitions
+from marlflow.batches.batch import TrainBatch, Transitions
 from marlflow.batches.critic_input import CriticInput
 from marlflow.batches.items import Gradients, Weights, as_it_is
-from marlflow.batches.train_batch import TrainBatch
 from marlflow.flow import Place
 from marlflow.learner.learner import TorchLearner
 from marlflow.learner.protocol import Scheduled

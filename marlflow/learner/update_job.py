@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from marlflow.base.arrays import Array
+from marlflow.batches.batch import TrainBatch
 from marlflow.batches.items import Gradients, Update
-from marlflow.batches.train_batch import TrainBatch
 from marlflow.learner.loss import Terms
 from marlflow.learner.minibatches import Division
 

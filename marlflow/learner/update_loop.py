@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from marlflow.base.arrays import Array
-from marlflow.batches.train_batch import TrainBatch
+from marlflow.batches.batch import TrainBatch
 from marlflow.learner.compiled_updates import AddGradient, CompiledUpdates, Epoch
 from marlflow.learner.compute import Compute, tensors_on
 from marlflow.learner.gradient_exchange import ClockLimit, GradientExchange, UpdateLimit

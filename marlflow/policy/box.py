@@ -14,9 +14,8 @@ from torch.nn import functional
 from marlflow.base.arrays import Array
 from marlflow.base.errors import ConfigInvalid, MarlflowError
 from marlflow.base.random import RowRandom
-from marlflow.policy.actor import Mode
+from marlflow.policy.actor import Mode, NetworkActor, Scheduled, as_scheduled
 from marlflow.policy.dense import linear, through
-from marlflow.policy.network_actor import NetworkActor, Scheduled, as_scheduled
 from marlflow.policy.tensors import as_array, as_tensor
 
 

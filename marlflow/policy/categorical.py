@@ -19,9 +19,8 @@ from marlflow.base.arrays import Array
 from marlflow.base.errors import MarlflowError
 from marlflow.base.random import RowRandom
 from marlflow.base.spaces import components
-from marlflow.policy.actor import EvaluationMode, Mode
+from marlflow.policy.actor import EvaluationMode, Mode, NetworkActor
 from marlflow.policy.dense import Dense, Layers, as_rows, linear, through
-from marlflow.policy.network_actor import NetworkActor
 from marlflow.policy.tensors import as_array
 
 LOWEST = torch.finfo(torch.float32).min

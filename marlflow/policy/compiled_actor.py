@@ -22,12 +22,11 @@ from marlflow.base.observations import row_dtype
 from marlflow.compiled.counter_random import Bits64, CounterRandom
 from marlflow.compiled.rows import NO_PADDING
 from marlflow.compiled.tracing import Traced, traced, value_of
-from marlflow.policy.actor import Actor, RecurrentActor
+from marlflow.policy.actor import Actor, NetworkActor, RecurrentActor
 from marlflow.policy.box import BoxCoordinates, DeterministicActor, GaussianActor, SquashedGaussianActor
 from marlflow.policy.categorical import CategoricalActor, MultiCategoricalActor
-from marlflow.policy.network_actor import NetworkActor
 from marlflow.policy.q import QActor
-from marlflow.policy.recurrent_actors import RecurrentNetworkActor
+from marlflow.policy.recurrent import RecurrentNetworkActor
 from marlflow.policy.scripted import RandomActor
 from marlflow.policy.tensors import in_flat_order
 from marlflow.policy.warmup import WarmupActor, network_of

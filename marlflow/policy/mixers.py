@@ -16,7 +16,7 @@ from marlflow.base.spaces import Spaces
 from marlflow.policy.dense import as_rows
 from marlflow.policy.normalized import NormalizedRows, RewardUnit, normalize_by
 from marlflow.policy.q import QActor
-from marlflow.policy.recurrent_actors import RecurrentNetworkActor, unrolled_after
+from marlflow.policy.recurrent import RecurrentNetworkActor, unrolled_after
 from marlflow.policy.torso import BRIGHTEST, Flattened
 
 MixerSees: TypeAlias = Literal["state", "observations"]

@@ -16,9 +16,8 @@ from marlflow.base.arrays import Array
 from marlflow.base.errors import MarlflowError
 from marlflow.base.random import RowRandom
 from marlflow.base.spaces import Spaces
-from marlflow.policy.actor import EvaluationMode, Mode
+from marlflow.policy.actor import EvaluationMode, Mode, NetworkActor, Scheduled, as_scheduled
 from marlflow.policy.dense import Dense, Layers, as_rows, linear, through
-from marlflow.policy.network_actor import NetworkActor, Scheduled, as_scheduled
 from marlflow.policy.scripted import uniform_legal
 from marlflow.policy.tensors import as_array
 from marlflow.policy.torso import TorsoConfig, build_torso

@@ -19,9 +19,8 @@ from torch.func import functional_call, vmap
 from marlflow.base.arrays import Array
 from marlflow.base.errors import WeightsMismatch
 from marlflow.base.random import RowRandom
-from marlflow.policy.actor import Acted, Actor, Mode, WeightedActor
+from marlflow.policy.actor import Acted, Actor, Mode, NetworkActor, WeightedActor
 from marlflow.policy.dense import ALIGNED, Layers, as_rows
-from marlflow.policy.network_actor import NetworkActor
 from marlflow.policy.tensors import as_array, as_tensor, in_flat_order
 from marlflow.policy.warmup import WarmupActor
 

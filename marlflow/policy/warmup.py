@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from marlflow.base.arrays import Array
 from marlflow.base.random import RowRandom
-from marlflow.policy.actor import Acted, Actor, Mode, MovableActor, WeightedActor
+from marlflow.policy.actor import Acted, Actor, Mode, MovableActor, NetworkActor, Scheduled, WeightedActor
 from marlflow.policy.adapted import AdaptedActor
-from marlflow.policy.network_actor import NetworkActor, Scheduled
 from marlflow.policy.scripted import RandomActor
 
 

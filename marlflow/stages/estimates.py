@@ -9,9 +9,8 @@ from typing import Any, ClassVar, TypeVar, cast
 import numpy as np
 
 from marlflow.base.errors import PlanInvalid
-from marlflow.batches.batch import Batch, EstimatedBatch
+from marlflow.batches.batch import Batch, EstimatedBatch, TrainBatch
 from marlflow.batches.items import Fragment
-from marlflow.batches.train_batch import TrainBatch
 from marlflow.flow import Traits
 from marlflow.learner.advantages import (
     actor_log_probs,

@@ -12,9 +12,8 @@ from functools import reduce
 from operator import or_
 from typing import Any, ClassVar, cast
 
-from marlflow.batches.batch import Batch
+from marlflow.batches.batch import Batch, TrainBatch
 from marlflow.batches.items import Gradients, Packed, Update
-from marlflow.batches.train_batch import TrainBatch
 from marlflow.flow import StageCall, Traits
 from marlflow.learner.compiled_updates import GRADIENTS_APART, STEPS_AHEAD
 from marlflow.learner.protocol import Learner, Scheduled

@@ -17,7 +17,7 @@ from marlflow.policy import stacked
 from marlflow.policy.actor_critic import stochastic_actor
 from marlflow.policy.box import DeterministicActor, SquashedGaussianActor
 from marlflow.policy.categorical import CategoricalActor
-from marlflow.policy.recurrent_actors import RecurrentQNetwork, recurrent_stochastic_actor
+from marlflow.policy.recurrent import RecurrentQNetwork, recurrent_stochastic_actor
 from marlflow.policy.stacked import RowGroups, SeparateMembers, StackedMembers, members_of
 from marlflow.policy.torso import build_torso
 from marlflow.policy.warmup import WarmupActor

@@ -23,7 +23,7 @@ from marlflow.policy.actor_critic import stochastic_head
 from marlflow.policy.box import DeterministicActor, SquashedGaussianActor
 from marlflow.policy.compiled_actor import compiled_choice
 from marlflow.policy.q import QActor, QNetwork
-from marlflow.policy.recurrent_actors import recurrent_stochastic_actor
+from marlflow.policy.recurrent import recurrent_stochastic_actor
 from marlflow.policy.scripted import RandomActor
 from marlflow.policy.torso import build_torso
 from marlflow.policy.warmup import WarmupActor
