@@ -7,7 +7,6 @@ Ackermann et al., 2019, arXiv:1910.01465. Discrete actions have the gradient of 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, cast
 
 import torch
@@ -18,7 +17,7 @@ from marlflow.algorithms.algorithm import Member
 from marlflow.algorithms.joint_actor_critic import (
     AgentRows,
     JointActorCritic,
-    Others,
+    JointLoss,
     SeatNoise,
     TermNames,
     actor_of,
@@ -40,7 +39,7 @@ from marlflow.losses.deterministic_policy_gradient import (
     smoothed_action,
     straight_through_sample,
 )
-from marlflow.losses.mixing import mean_over_present, row_means
+from marlflow.losses.mixing import mean_over_present
 from marlflow.policy.actor import NetworkActor
 from marlflow.policy.box import DeterministicActor
 from marlflow.policy.categorical import CategoricalActor
@@ -70,16 +69,22 @@ class Smoothing(NamedTuple):
     clip: float
 
 
-class DeterministicCriticsLoss:
-    """Squared errors to the lowest target critic at the target policy's action, optionally smoothed."""
+class Smoothed:
+    """A loss with target policy smoothing, or None."""
 
-    def __init__(self, action_size: int, smoothing: Smoothing | None) -> None:
-        self.smoothing, self.noise_per_row = smoothing, 0 if smoothing is None else action_size
+    smoothing: Smoothing | None
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
         if self.smoothing is not None:
             noise, clip = self.smoothing
             self.smoothing = Smoothing(values.get("target_noise", noise), values.get("target_noise_clip", clip))
+
+
+class DeterministicCriticsLoss(Smoothed):
+    """Squared errors to the lowest target critic at the target policy's action, optionally smoothed."""
+
+    def __init__(self, action_size: int, smoothing: Smoothing | None) -> None:
+        self.smoothing, self.noise_per_row = smoothing, 0 if smoothing is None else action_size
 
     def __call__(
         self, module: DeterministicNetwork, target_module: DeterministicNetwork, minibatch: Mapping[str, Tensor]
@@ -151,20 +156,15 @@ def deterministic_actor(
     return CategoricalActor(torso, features, spaces.num_actions, generator)
 
 
-class JointCriticsLoss:
+class JointCriticsLoss(Smoothed, JointLoss):
     """Squared errors of a policy's critics to the lowest target critic at the target policies' actions.
 
     Rewards and ends are each agent's own, so policies of one learner may be opponents.
     """
 
     def __init__(self, policy: str, discount: float, smoothing: Smoothing | None, noise: SeatNoise, names: TermNames):
-        self.policy, self.discount, self.smoothing = policy, discount, smoothing
-        self.noise, self.names, self.noise_per_row = noise, names, noise.per_row
-
-    def set_schedule(self, values: Mapping[str, float]) -> None:
-        if self.smoothing is not None:
-            noise, clip = self.smoothing
-            self.smoothing = Smoothing(values.get("target_noise", noise), values.get("target_noise_clip", clip))
+        super().__init__(policy, noise, names)
+        self.discount, self.smoothing = discount, smoothing
 
     def __call__(
         self,
@@ -179,11 +179,7 @@ class JointCriticsLoss:
             target = clipped_double_q_target(agents.reward, agents.discount(self.discount), q_t)
         taken = view.actions(policy, lambda other: view.taken(minibatch, other))
         q_tm1 = module.critics[policy](view.rows(policy, minibatch, taken)).squeeze(-1)
-        trained = agents.has_target
-        loss = row_means(critics_loss(q_tm1, target).view_as(trained), trained)
-        total = (loss * minibatch["weight"]).mean()
-        q_mean = mean_over_present(q_tm1.detach().mean(0).view_as(trained), trained)
-        return LossTerms(total, self.names({"critics": total.detach(), "q_mean": q_mean}))
+        return self.of_critics(q_tm1, target, q_tm1.detach().mean(0), minibatch)
 
     def _next_action(
         self, target_module: JointDeterministicNetwork, policy: str, minibatch: Mapping[str, Tensor]
@@ -196,21 +192,14 @@ class JointCriticsLoss:
         return only_present(smoothed, AgentRows(minibatch, policy).present("next_"))
 
 
-@dataclass(frozen=True)
-class JointActorSettings:
-    """Settings of JointActorLoss: `gumbel_temperature` and `logit_penalty` are for Discrete actions."""
-
-    others: Others
-    gumbel_temperature: float
-    logit_penalty: float
-
-
-class JointActorLoss(Unscheduled):
+class JointActorLoss(JointLoss, Unscheduled):
     """Negative value of a policy's actions by its first critic, which also sees the others' actions."""
 
-    def __init__(self, policy: str, settings: JointActorSettings, noise: SeatNoise, names: TermNames) -> None:
-        self.policy, self.settings = policy, settings
-        self.noise, self.names, self.noise_per_row = noise, names, noise.per_row
+    def __init__(
+        self, policy: str, settings: JointDeterministicActorCritic, noise: SeatNoise, names: TermNames
+    ) -> None:
+        super().__init__(policy, noise, names)
+        self.settings = settings
 
     def __call__(
         self,
@@ -221,7 +210,10 @@ class JointActorLoss(Unscheduled):
         policy, view, agents = self.policy, module.view, AgentRows(minibatch, self.policy)
         present = agents.present()
         with torch.no_grad():
-            others = view.actions(policy, lambda other: self._other_action(module, other, minibatch))
+            replayed = self.settings.others == "replay"
+            others = view.actions(
+                policy, lambda other: view.taken(minibatch, other) if replayed else module.best(other, minibatch)
+            )
         action, penalty = self._own_action(module, minibatch)
         own = only_present(action.unflatten(0, present.shape), present)
         rows = view.rows(policy, minibatch, {**others, policy: replaced_own(others[policy], own)})
@@ -230,11 +222,6 @@ class JointActorLoss(Unscheduled):
         if penalty is not None:
             total = total + self.settings.logit_penalty * mean_over_present(penalty.view_as(present), present)
         return LossTerms(total, self.names({"actor": total.detach()}))
-
-    def _other_action(self, module: JointDeterministicNetwork, policy: str, minibatch: Mapping[str, Tensor]) -> Tensor:
-        if self.settings.others == "replay":
-            return module.view.taken(minibatch, policy)
-        return module.best(policy, minibatch)
 
     def _own_action(
         self, module: JointDeterministicNetwork, minibatch: Mapping[str, Tensor]
@@ -285,12 +272,11 @@ class JointDeterministicActorCritic(JointActorCritic):
         actor_every: int = 1,
     ) -> list[LossGroup]:
         """Return the loss groups of each policy: its critics, then its actor."""
-        settings = JointActorSettings(self.others, self.gumbel_temperature, self.logit_penalty)
         noise, groups = deterministic_noise(members, smoothing is not None), list[LossGroup]()
         for policy in members:
             names = TermNames(policy, members)
             critics = JointCriticsLoss(policy, self.discount, smoothing, noise, names)
-            actor = JointActorLoss(policy, settings, noise, names)
+            actor = JointActorLoss(policy, self, noise, names)
             groups.append(LossGroup(names.of("critics"), critics_of(policy), critics))
             groups.append(LossGroup(names.of("actor"), actor_of(policy), actor, actor_learning_rate, actor_every))
         return groups

@@ -17,6 +17,9 @@ from marlflow.algorithms.off_policy import JointOffPolicyActorCritic, JointRepla
 from marlflow.base.errors import Problem
 from marlflow.base.ranges import Steps, StepsOrZero
 from marlflow.base.spaces import Spaces
+from marlflow.learner.loss import LossTerms
+from marlflow.losses.deterministic_policy_gradient import critics_loss
+from marlflow.losses.mixing import mean_over_present, row_means
 from marlflow.policy.actor import NetworkActor
 from marlflow.policy.joint_critics import JointCriticSees, JointView, Prefix
 from marlflow.policy.torso import NestedTorsoConfig, TorsoConfig
@@ -103,6 +106,21 @@ class TermNames:
     def of(self, name: str) -> str:
         """Return the name of one term, or of a loss group."""
         return f"{name}{self._suffix}"
+
+
+class JointLoss:
+    """Base of a policy's losses by critics of all agents, with their noise and the names of their terms."""
+
+    def __init__(self, policy: str, noise: SeatNoise, names: TermNames) -> None:
+        self.policy, self.noise, self.names, self.noise_per_row = policy, noise, names, noise.per_row
+
+    def of_critics(self, q_tm1: Tensor, target: Tensor, q: Tensor, minibatch: Mapping[str, Tensor]) -> LossTerms:
+        """Return the loss of critics' values [C, B * K] of actions taken; `q` [B * K] are reported by their mean."""
+        trained = AgentRows(minibatch, self.policy).has_target
+        loss = row_means(critics_loss(q_tm1, target).view_as(trained), trained)
+        total = (loss * minibatch["weight"]).mean()
+        q_mean = mean_over_present(q.view_as(trained), trained)
+        return LossTerms(total, self.names({"critics": total.detach(), "q_mean": q_mean}))
 
 
 def critics_of(policy: str) -> Callable[[Any], Iterable[nn.Parameter]]:

@@ -16,11 +16,11 @@ from gymnasium import spaces as gym
 from torch import Tensor, nn
 
 from marlflow.algorithms.algorithm import Member
-from marlflow.algorithms.joint_actor_critic import AgentRows, Others, SeatNoise, TermNames, joint_view
+from marlflow.algorithms.joint_actor_critic import AgentRows, JointLoss, Others, SeatNoise, TermNames, joint_view
 from marlflow.algorithms.sac_loss import SHORT_OF_TARGET, Temperature, TemperatureLoss
 from marlflow.base.spaces import Spaces
 from marlflow.learner.loss import LossTerms, Unscheduled
-from marlflow.losses.deterministic_policy_gradient import critics_loss, gumbel_noise, one_hot_best
+from marlflow.losses.deterministic_policy_gradient import gumbel_noise, one_hot_best
 from marlflow.losses.mixing import mean_over_present, row_means
 from marlflow.losses.sac import (
     expected_soft_policy_loss,
@@ -117,14 +117,14 @@ def soft_noise(members: Mapping[str, Member]) -> SeatNoise:
     return SeatNoise(members, widths)
 
 
-class JointSoftCriticsLoss:
+class JointSoftCriticsLoss(JointLoss):
     """Squared errors of a policy's critics to the soft values of next actions, which all are of the policies now."""
 
     def __init__(
         self, policy: str, discount: float, temperature: Temperature, noise: SeatNoise, names: TermNames
     ) -> None:
-        self.policy, self.discount, self.temperature = policy, discount, temperature
-        self.noise, self.names, self.noise_per_row = noise, names, noise.per_row
+        super().__init__(policy, noise, names)
+        self.discount, self.temperature = discount, temperature
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
         self.temperature.set_schedule(values)
@@ -143,11 +143,7 @@ class JointSoftCriticsLoss:
             torch.zeros_like(agents.reward, dtype=torch.int64) if is_box else minibatch[f"{policy}:action"].flatten()
         )
         q_taken = q_tm1.gather(-1, chosen.expand(len(q_tm1), -1).unsqueeze(-1)).squeeze(-1)
-        trained = agents.has_target
-        loss = row_means(critics_loss(q_taken, target).view_as(trained), trained)
-        total = (loss * minibatch["weight"]).mean()
-        q_mean = mean_over_present(q_tm1.detach().mean((0, -1)).view_as(trained), trained)
-        return LossTerms(total, self.names({"critics": total.detach(), "q_mean": q_mean}))
+        return self.of_critics(q_taken, target, q_tm1.detach().mean((0, -1)), minibatch)
 
     def _target(
         self, module: JointSoftNetwork, target_module: JointSoftNetwork, minibatch: Mapping[str, Tensor]
@@ -193,7 +189,7 @@ class TargetEntropy:
         return self.share * mask.sum(-1).clamp(min=1).log()
 
 
-class JointSoftActorLoss:
+class JointSoftActorLoss(JointLoss, Unscheduled):
     """Negative soft value of a policy's actions by critics that also see the others' actions.
 
     In a Box it is that of a sampled action, else an expectation over the legal actions.
@@ -208,13 +204,9 @@ class JointSoftActorLoss:
         noise: SeatNoise,
         names: TermNames,
     ) -> None:
-        self.policy, self.others, self.temperature = policy, others, temperature
-        self.target_entropy = target_entropy
-        self.noise, self.names, self.noise_per_row = noise, names, noise.per_row
-
-    def set_schedule(self, values: Mapping[str, float]) -> None:
-        # The temperature is shared with the critics' loss, which has already updated it.
-        return
+        super().__init__(policy, noise, names)
+        # Its schedule is set by the critics' loss, with which it is shared.
+        self.temperature, self.others, self.target_entropy = temperature, others, target_entropy
 
     def __call__(
         self, module: JointSoftNetwork, target_module: JointSoftNetwork, minibatch: Mapping[str, Tensor]
