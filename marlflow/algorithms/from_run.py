@@ -139,7 +139,9 @@ class Imported(ActsOnly):
             raise MarlflowError(f"{self.saved.source} cannot act: {self.algorithm.name} has no parameters")
         flat = np.asarray(self.saved.flat, np.float32)
         # Where stages ran apart from the learner, the published parameters end with the critic's.
-        actor.load_flat(flat[: len(actor.flat())] if self._ends_with_critic else flat)
+        stages = {**self.algorithm.stages, **self.saved.description.get("stages", {})}
+        is_apart = any(where != "learner" for where in stages.values())
+        actor.load_flat(flat[: len(actor.flat())] if is_apart else flat)
         actor.set_schedule(self.scheduled)
         return actor
 
@@ -148,11 +150,6 @@ class Imported(ActsOnly):
         """The scheduled values by which it acts."""
         agent_steps = int(self.saved.description["agent_steps"])
         return {**self.algorithm.schedules(agent_steps), **self.saved.description["scheduled"]}
-
-    @property
-    def _ends_with_critic(self) -> bool:
-        stages = {**self.algorithm.stages, **self.saved.description.get("stages", {})}
-        return any(where != "learner" for where in stages.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,11 +172,8 @@ class InitialParameters:
 
     def to_bytes(self) -> bytes:
         """Return the content of a checkpoint's file."""
-        return to_bytes({**self._text, "tensors": dict(self.tensors)})
-
-    @property
-    def _text(self) -> dict[str, Any]:
-        return {"source": self.source, "about": self.about, "sha256": self.sha256}
+        text = {"source": self.source, "about": self.about, "sha256": self.sha256}
+        return to_bytes({**text, "tensors": dict(self.tensors)})
 
     @classmethod
     def from_bytes(cls, data: bytes) -> InitialParameters:

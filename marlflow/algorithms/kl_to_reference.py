@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import numpy as np
-from torch import Tensor
 
 from marlflow.algorithms.algorithm import TorchAlgorithm
 from marlflow.algorithms.part import Part, Point
@@ -53,7 +52,7 @@ class KLToReference(Part):
 
     def extra_losses(self) -> ExtraLosses:
         # Part of the rewards already, so only reported.
-        return {"kl_to_reference": ExtraLoss(_mean_divergence, coefficient=None)}
+        return {"kl_to_reference": ExtraLoss(lambda _, rows: rows["kl_to_reference"].mean(), coefficient=None)}
 
     def __call__(self, batch: Batch, learner: Learner) -> Batch:
         """Lower `reward`, and add the column `kl_to_reference` (float32 [N]), the difference of log-probabilities."""
@@ -86,7 +85,3 @@ class Reference(PartState):
 
     def load_state(self, state: Array) -> None:
         self._flat.load(as_tensor(state))
-
-
-def _mean_divergence(module: Any, minibatch: Mapping[str, Tensor]) -> Tensor:  # noqa: ARG001  the form of a loss
-    return minibatch["kl_to_reference"].mean()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -28,7 +28,8 @@ class MixingLoss:
 
     def __call__(self, module: TeamQNetwork, target_module: TeamQNetwork, minibatch: Mapping[str, Tensor]) -> LossTerms:
         present = module.present(minibatch)
-        taken = _taken(module.values(minibatch), _actions(module, minibatch))
+        actions = [minibatch[f"{policy}:action"] for policy in module.policies]
+        taken = torch.cat([taken_value(*each) for each in zip(module.values(minibatch), actions, strict=True)], 1)
         q_tot_tm1 = module.mixed(taken, present, minibatch)
         error = self._target(module, target_module, minibatch) - q_tot_tm1
         total = (huber_loss(error, self.huber_delta) * minibatch["weight"]).mean()
@@ -61,14 +62,6 @@ class MixingLoss:
             "q_tot_mean": (q_tot.detach() * module.reward_unit).mean(),
             "reward_spread": reward_spread(rewards, present).mean(),
         }
-
-
-def _actions(module: TeamQNetwork, minibatch: Mapping[str, Tensor]) -> list[Tensor]:
-    return [minibatch[f"{policy}:action"] for policy in module.policies]
-
-
-def _taken(values: Sequence[Tensor], actions: Sequence[Tensor]) -> Tensor:
-    return torch.cat([taken_value(q, action) for q, action in zip(values, actions, strict=True)], 1)
 
 
 class RecurrentMixingLoss:

@@ -77,7 +77,8 @@ class TrainBatch(ABC):
 
     def to_tree(self) -> dict[str, Any]:
         """Return the fields as plain mappings, arrays and numbers, for checkpoints."""
-        return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}  # type: ignore[arg-type]
+        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        return {name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()}
 
     @classmethod
     def from_tree(cls, tree: Mapping[str, Any]) -> TrainBatch:
@@ -102,10 +103,6 @@ def for_losses(columns: Mapping[str, Column | None]) -> dict[str, Column]:
 def mean_of(version: Column | None) -> float:
     """Return the mean version; NaN without rows or versions."""
     return float(version.mean()) if version is not None and len(version) else math.nan
-
-
-def _plain(value: Any) -> Any:
-    return dict(value) if isinstance(value, Mapping) else value
 
 
 def deaths_in(columns: Mapping[str, Column]) -> int:

@@ -184,6 +184,7 @@ class LearnerParameters:
         ]
 
     def publish(self) -> Mapping[str, Weights]:
+        """Publish the acting parameters under the next version."""
         self.version += 1
         self.updates_when_published = self.updates
         self._copy_to_published()

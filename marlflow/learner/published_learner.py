@@ -83,6 +83,7 @@ class PublishedLearner:
         return self._loaded().priorities(rows)
 
     def gradients(self, batch: TrainBatch) -> Gradients:
+        """Return the gradient of the loss over all rows, which the learner applies."""
         return self._loaded().gradients(batch)
 
     def _loaded(self) -> TorchLearner:

@@ -254,7 +254,8 @@ def padded_sizes(job: UpdateJob, sizes: Sequence[int]) -> tuple[int, int]:
     computes what it would have computed.
     """
     width = padded_size(max(sizes), job.count_varies)
-    return width, width * _doubled(3, len(sizes)) if job.count_varies else _power_of_two(job.items)
+    # Padding of what minibatches are taken from costs nothing but its memory.
+    return width, width * _doubled(3, len(sizes)) if job.count_varies else 1 << (job.items - 1).bit_length()
 
 
 def padded_size(count: int, count_varies: bool) -> int:
@@ -272,8 +273,3 @@ def _rounded_up(count: int) -> int:
     """Return the least of the padded sizes of minibatches from `count` on, at most an eighth or 8 rows more."""
     step: int = max(8, 1 << max(0, count.bit_length() - 4))
     return -(-count // step) * step
-
-
-def _power_of_two(count: int) -> int:
-    # Padding of what minibatches are taken from costs nothing but its memory.
-    return 1 << (count - 1).bit_length()
