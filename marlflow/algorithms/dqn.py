@@ -14,16 +14,7 @@ from marlflow.algorithms.algorithm import Capabilities
 from marlflow.algorithms.dqn_loss import C51Loss, DQNLoss
 from marlflow.algorithms.off_policy import OffPolicyAlgorithm, ReplayPlan
 from marlflow.base.errors import Problem
-from marlflow.base.ranges import (
-    Discount,
-    Finite,
-    LearningRate,
-    Share,
-    SmallCount,
-    SomeShare,
-    Steps,
-    Threshold,
-)
+from marlflow.base.ranges import Discount, Finite, LearningRate, Share, SmallCount, SomeShare, Steps, Threshold
 from marlflow.base.schedules import Linear, OrSchedule, Schedule, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.batches.batch import Transitions

@@ -26,16 +26,7 @@ from marlflow.algorithms.joint_soft import (
     temperature_of,
 )
 from marlflow.algorithms.sac_loss import Temperature
-from marlflow.base.ranges import (
-    Discount,
-    Finite,
-    PositiveWeight,
-    Share,
-    SomeShare,
-    Steps,
-    Threshold,
-    Weight,
-)
+from marlflow.base.ranges import Discount, Finite, PositiveWeight, Share, SomeShare, Steps, Threshold, Weight
 from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.batches.joint_segments import JointTransitions

@@ -12,16 +12,7 @@ from typing import ClassVar
 
 from marlflow.algorithms.algorithm import Capabilities, Member
 from marlflow.algorithms.deterministic_loss import JointDeterministicActorCritic, Smoothing
-from marlflow.base.ranges import (
-    Discount,
-    LearningRate,
-    Noise,
-    PositiveWeight,
-    SomeShare,
-    Steps,
-    Threshold,
-    Weight,
-)
+from marlflow.base.ranges import Discount, LearningRate, Noise, PositiveWeight, SomeShare, Steps, Threshold, Weight
 from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.batches.joint_segments import JointTransitions
 from marlflow.learner.loss_groups import LossGroup

@@ -86,10 +86,7 @@ class RecurrentMixingLoss:
         self.huber_delta = values.get("huber_delta", self.huber_delta)
 
     def __call__(
-        self,
-        module: RecurrentTeamQNetwork,
-        target_module: RecurrentTeamQNetwork,
-        minibatch: Mapping[str, Tensor],
+        self, module: RecurrentTeamQNetwork, target_module: RecurrentTeamQNetwork, minibatch: Mapping[str, Tensor]
     ) -> LossTerms:
         trained = minibatch["trained"]
         # One unroll gives the values to train and, detached, the values that select the next actions.

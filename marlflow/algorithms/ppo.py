@@ -11,16 +11,7 @@ from typing import Any, ClassVar
 
 from marlflow.algorithms.algorithm import STOCHASTIC_ACTIONS, Capabilities, LearningAlgorithm, TorchAlgorithm
 from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
-from marlflow.base.ranges import (
-    CountOrZero,
-    Discount,
-    LearningRate,
-    Share,
-    SmallCount,
-    Steps,
-    Threshold,
-    Weight,
-)
+from marlflow.base.ranges import CountOrZero, Discount, LearningRate, Share, SmallCount, Steps, Threshold, Weight
 from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.batches.batch import EstimatedBatch
@@ -34,14 +25,7 @@ from marlflow.learner.protocol import Learner
 from marlflow.policy.actor_critic import ActorCritic
 from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.protocol import Replay
-from marlflow.stages import (
-    Advantages,
-    Concat,
-    DropStale,
-    Learn,
-    Normalize,
-    Publish,
-)
+from marlflow.stages import Advantages, Concat, DropStale, Learn, Normalize, Publish
 
 
 @dataclass(frozen=True)

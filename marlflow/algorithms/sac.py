@@ -25,16 +25,7 @@ from marlflow.algorithms.sac_loss import (
     Temperature,
     TemperatureLoss,
 )
-from marlflow.base.ranges import (
-    Discount,
-    Finite,
-    PositiveWeight,
-    Share,
-    SomeShare,
-    Steps,
-    Threshold,
-    Weight,
-)
+from marlflow.base.ranges import Discount, Finite, PositiveWeight, Share, SomeShare, Steps, Threshold, Weight
 from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.batches.batch import Transitions

@@ -92,13 +92,7 @@ def update_program(groups: Sequence[Group], names: list[str], learning: slice) -
     step = partial(_step, groups, names, learning)
 
     def update(
-        state: LearnerState,
-        inputs: Inputs,
-        columns: Mapping[str, Any],
-        order: Any,
-        sizes: Any,
-        count: Any,
-        number: Any,
+        state: LearnerState, inputs: Inputs, columns: Mapping[str, Any], order: Any, sizes: Any, count: Any, number: Any
     ) -> tuple[LearnerState, Steps]:
         if not order.size:
             state, terms, priorities, _ = step(state, inputs, columns, sizes[0], number)

@@ -120,12 +120,7 @@ class Flow(Generic[T]):
     ) -> Flow[U]: ...
 
     def then(
-        self,
-        operator: Callable[..., Any],
-        *,
-        at: Any = None,
-        name: str | None = None,
-        traits: Traits | None = None,
+        self, operator: Callable[..., Any], *, at: Any = None, name: str | None = None, traits: Traits | None = None
     ) -> Flow[Any]:
         """Apply `operator` to each item: one output per input.
 

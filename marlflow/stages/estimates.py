@@ -12,13 +12,7 @@ from marlflow.base.errors import PlanInvalid
 from marlflow.batches.batch import Batch, EstimatedBatch, TrainBatch
 from marlflow.batches.items import Fragment
 from marlflow.flow import Traits
-from marlflow.learner.advantages import (
-    actor_log_probs,
-    advantages,
-    corrected,
-    normalized,
-    with_cost_advantages,
-)
+from marlflow.learner.advantages import actor_log_probs, advantages, corrected, normalized, with_cost_advantages
 from marlflow.learner.part_state import COST_CRITIC, MULTIPLIER, Multiplier
 from marlflow.learner.protocol import Learner
 

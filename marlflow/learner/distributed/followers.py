@@ -18,13 +18,7 @@ from marlflow.batches.items import Gradients
 from marlflow.learner.distributed.collective import Collective
 from marlflow.learner.gradient_exchange import AgreedLimit, UpdateLimit, equal_job
 from marlflow.learner.minibatches import EqualDivision
-from marlflow.learner.update_job import (
-    UpdateJob,
-    UpdateRequest,
-    UpdateResult,
-    merge_priorities,
-    merge_steps,
-)
+from marlflow.learner.update_job import UpdateJob, UpdateRequest, UpdateResult, merge_priorities, merge_steps
 
 if TYPE_CHECKING:
     from marlflow.learner.learner import TorchLearner
