@@ -29,8 +29,7 @@ from marlflow.learner.loss_groups import LossGroup
 from marlflow.learner.part_state import COST_CRITIC, MULTIPLIER, Multiplier
 from marlflow.learner.protocol import Scheduled
 from marlflow.losses.deterministic_policy_gradient import critics_loss
-from marlflow.losses.lagrangian import constrained_policy_loss
-from marlflow.losses.policy_gradient import value_loss
+from marlflow.losses.policy_gradient import constrained_policy_loss, value_loss
 from marlflow.losses.sac import expected_soft_q_target, soft_q_target
 from marlflow.policy.critics import ActionCritics, BoxCritics, CostCritic
 from marlflow.policy.torso import TorsoConfig

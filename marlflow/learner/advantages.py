@@ -16,7 +16,7 @@ from marlflow.base.arrays import Array
 from marlflow.batches.batch import Batch, EstimatedBatch
 from marlflow.learner.compute import tensors_on
 from marlflow.losses.advantages import generalized_advantage_estimation, vtrace
-from marlflow.losses.lagrangian import constrained_advantage
+from marlflow.losses.policy_gradient import constrained_advantage
 
 
 def bootstrap_by_survivors(batch: Batch, next_value: Array) -> Array:

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.base.files import replacing
-from marlflow.base.own_signature import is_signed, signature_of
+from marlflow.base.files import is_signed, replacing, signature_of
 from marlflow.base.public_names import current_name
 from marlflow.base.serialization import MALFORMED
 from marlflow.base.spaces import Spaces
