@@ -191,6 +191,8 @@ class TorchAlgorithm(LossSettings):
     capabilities: ClassVar[Capabilities]
     has_target: ClassVar[bool] = False
     """Whether the learner keeps a target network, updated by SyncTarget."""
+    plan_needs_environment: ClassVar[bool] = False
+    """Whether its stages cannot be tried on made-up rows before a run."""
 
     learning_rate: OrSchedule[LearningRate]
     max_grad_norm: OrSchedule[Threshold] = float("inf")

@@ -69,8 +69,8 @@ class ArCHer(LearningAlgorithm):
         replay=True,
     )
     has_target: ClassVar[bool] = True
+    # Its stages check that observations continue utterances.
     plan_needs_environment: ClassVar[bool] = True
-    """Its stages cannot be tried on made-up rows, because they check that observations continue utterances."""
 
     batch_agent_steps: Steps = 250
     minibatch_agent_steps: Steps = 250
