@@ -68,6 +68,7 @@ if TYPE_CHECKING:
         MarlflowError,
         MatchmakerFailed,
         PlanInvalid,
+        Problem,
         RecordsDamaged,
         RuntimeFailed,
         SnapshotLost,
@@ -76,17 +77,13 @@ if TYPE_CHECKING:
         UserCodeFailed,
         WeightsMismatch,
     )
-    from marlflow.base.problems import Problem
     from marlflow.base.random import RowRandom
     from marlflow.base.ranges import Range
     from marlflow.base.schedules import CosineDecay, Linear, PiecewiseConstant, ScheduledFloat, initial_value
-    from marlflow.batches.batch import Batch, Decisions, EstimatedBatch, Transitions
+    from marlflow.batches.batch import Batch, Decisions, EstimatedBatch, TrainBatch, Transitions
     from marlflow.batches.items import Fragment, Gradients, JointFragment, Update
     from marlflow.batches.joint import EstimatedJointBatches, JointBatch, JointBatches
-    from marlflow.batches.joint_segments import JointSegments
-    from marlflow.batches.joint_sequence_transitions import JointSequenceTransitions
-    from marlflow.batches.joint_transitions import JointTransitions
-    from marlflow.batches.train_batch import TrainBatch
+    from marlflow.batches.joint_segments import JointSegments, JointSequenceTransitions, JointTransitions
     from marlflow.check_env import Trial, check_environment
     from marlflow.config.checked import CheckedExperiment
     from marlflow.config.experiment import (
@@ -144,7 +141,7 @@ if TYPE_CHECKING:
     from marlflow.league.outcomes import GameOutcome
     from marlflow.league.psro import PSRO
     from marlflow.league.snapshots import SnapshotRules
-    from marlflow.learner.distributed.shards import ShardedBatch
+    from marlflow.learner.distributed.replicas import ShardedBatch
     from marlflow.learner.extra_losses import ExtraLoss
     from marlflow.learner.learner import TorchLearner
     from marlflow.learner.loss import LossFunction, LossTerms
@@ -160,8 +157,7 @@ if TYPE_CHECKING:
     from marlflow.observe.report import Report, RunInfo
     from marlflow.observe.trackio import TrackioSink
     from marlflow.observe.wandb import WandbSink
-    from marlflow.policy.actor import Actor
-    from marlflow.policy.network_actor import NetworkActor
+    from marlflow.policy.actor import Actor, NetworkActor
     from marlflow.policy.q import QNetwork
     from marlflow.policy.recurrent import GRU, LSTM, RecurrentTorso, RecurrentTorsoConfig
     from marlflow.policy.torso import CNN, MLP, NestedTorsoConfig, TorsoConfig

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from marlflow.base.problems import Problem
+from marlflow.base.errors import Problem
 from marlflow.checks.phases import CheckContext, run_phases
 from marlflow.checks.validation import SETTINGS, problems_of
 

@@ -23,8 +23,7 @@ from marlflow.flow import Flow, Plan
 from marlflow.learner.loss import LossFunction, LossTerms
 from marlflow.learner.optimizer import Adam, Optimizer
 from marlflow.learner.protocol import Learner
-from marlflow.losses.policy_gradient import policy_gradient_loss
-from marlflow.losses.ppo import value_loss
+from marlflow.losses.policy_gradient import policy_gradient_loss, value_loss
 from marlflow.policy.actor_critic import ActorCritic
 from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.protocol import Replay

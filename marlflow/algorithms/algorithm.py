@@ -10,10 +10,9 @@ from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias, runtime_c
 
 from gymnasium import spaces as gym
 
-from marlflow.algorithms.memory_needs import Memory, memory_problems
 from marlflow.algorithms.part import Part, Point, added_by, part_problems, scheduled_parts, with_stage
+from marlflow.base.errors import Problem, ProblemKind
 from marlflow.base.info_columns import At
-from marlflow.base.problems import Problem, ProblemKind
 from marlflow.base.ranges import LearningRate, Threshold
 from marlflow.base.schedules import OrSchedule, Schedule, initial_value, scheduled
 from marlflow.base.spaces import Spaces
@@ -30,8 +29,25 @@ from marlflow.learner.loss_groups import LossGroup, as_groups
 from marlflow.learner.optimizer import Adam, Optimizer
 from marlflow.learner.protocol import Learner
 from marlflow.policy.actor import Actor, EvaluationMode
+from marlflow.policy.recurrent import RecurrentTorsoConfig
 from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.protocol import Replay, SavedReplay
+
+Memory: TypeAlias = Literal["refused", "optional", "needed"]
+
+
+def memory_problems(name: str, memory: Memory, joint: bool, model: TorsoConfig) -> Iterator[Problem]:
+    """Yield why an algorithm, `joint` or not, cannot learn with a model: memory refused, or needed."""
+    is_recurrent, kind = isinstance(model, RecurrentTorsoConfig), type(model).__name__
+    if is_recurrent and memory == "refused":
+        others = "vdn or qmix" if joint else "recurrent_ppo, r2d2, vdn or qmix"
+        remedy = f"use {others}, or a model without memory, such as mlp"
+        yield Problem(
+            f"cannot learn with {kind}, which has memory", name, "it does not look at rows in their order", remedy
+        )
+    if not is_recurrent and memory == "needed":
+        remedy = "or use ppo or dqn, which need none"
+        yield Problem(f"needs a model with memory, gru or lstm, not {kind}", name, remedy=remedy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +191,8 @@ class TorchAlgorithm(LossSettings):
     capabilities: ClassVar[Capabilities]
     has_target: ClassVar[bool] = False
     """Whether the learner keeps a target network, updated by SyncTarget."""
+    plan_needs_environment: ClassVar[bool] = False
+    """Whether its stages cannot be tried on made-up rows before a run."""
 
     learning_rate: OrSchedule[LearningRate]
     max_grad_norm: OrSchedule[Threshold] = float("inf")

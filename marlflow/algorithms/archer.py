@@ -14,7 +14,7 @@ import torch
 
 from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm, Member
 from marlflow.algorithms.archer_loss import TokenActorLoss, TokenBaselineLoss, UtteranceCriticsLoss
-from marlflow.base.problems import Problem
+from marlflow.base.errors import Problem
 from marlflow.base.ranges import (
     ActorLearningRate,
     CountOrZero,
@@ -69,8 +69,8 @@ class ArCHer(LearningAlgorithm):
         replay=True,
     )
     has_target: ClassVar[bool] = True
+    # Its stages check that observations continue utterances.
     plan_needs_environment: ClassVar[bool] = True
-    """Its stages cannot be tried on made-up rows, because they check that observations continue utterances."""
 
     batch_agent_steps: Steps = 250
     minibatch_agent_steps: Steps = 250

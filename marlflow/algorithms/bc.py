@@ -16,7 +16,7 @@ from marlflow.base.spaces import Spaces
 from marlflow.batches.batch import Batch
 from marlflow.batches.items import Fragment
 from marlflow.flow import Flow, Plan
-from marlflow.learner.loss import LossTerms
+from marlflow.learner.loss import LossTerms, Unscheduled
 from marlflow.learner.optimizer import Adam, Optimizer
 from marlflow.learner.protocol import Learner
 from marlflow.losses.imitation import behavioral_cloning_loss
@@ -55,12 +55,8 @@ class BC(LearningAlgorithm):
         return BCLoss()
 
 
-class BCLoss:
+class BCLoss(Unscheduled):
     """The mean negative log-likelihood of recorded actions."""
-
-    def set_schedule(self, values: Mapping[str, float]) -> None:
-        # Nothing of this loss is scheduled.
-        return
 
     def __call__(self, module: Cloner, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms:
         actor = module.actor

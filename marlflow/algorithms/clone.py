@@ -15,7 +15,8 @@ import torch
 
 from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm, Member
 from marlflow.algorithms.bc import BCLoss, Cloner
-from marlflow.base.ranges import LearningRate, Steps, StepsOrZero, Threshold
+from marlflow.algorithms.off_policy import ReplaySettings
+from marlflow.base.ranges import LearningRate, Steps, Threshold
 from marlflow.base.schedules import OrSchedule
 from marlflow.base.spaces import Spaces
 from marlflow.batches.batch import Decisions
@@ -31,7 +32,7 @@ from marlflow.stages import Concat, Draw, Insert, Learn, Publish
 
 
 @dataclass(frozen=True)
-class Clone(LearningAlgorithm):
+class Clone(ReplaySettings, LearningAlgorithm):
     """The settings of cloning from a reservoir; an update is one optimizer step.
 
     The policy is a mixed strategy: evaluation episodes sample its actions.
@@ -44,8 +45,6 @@ class Clone(LearningAlgorithm):
 
     batch_agent_steps: Steps = 128
     train_every_agent_steps: Steps = 8
-    learning_starts_agent_steps: StepsOrZero = 1_000
-    store_agent_steps: Steps = 1
     replay_agent_steps: Steps = 200_000
     learning_rate: OrSchedule[LearningRate] = 1e-3
     publish_every_updates: Steps = 10

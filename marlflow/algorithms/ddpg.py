@@ -17,7 +17,7 @@ from marlflow.algorithms.deterministic_loss import (
     DeterministicCriticsLoss,
     DeterministicNetwork,
 )
-from marlflow.algorithms.replay_actor_critic import ReplayActorCritic
+from marlflow.algorithms.off_policy import ReplayActorCritic
 from marlflow.base.ranges import (
     ActorLearningRate,
     Discount,
@@ -26,7 +26,6 @@ from marlflow.base.ranges import (
     SmallCount,
     SomeShare,
     Steps,
-    StepsOrZero,
     Threshold,
 )
 from marlflow.base.schedules import OrSchedule, initial_value
@@ -46,11 +45,6 @@ class DDPG(ReplayActorCritic):
         ("Box",), "off-policy", Transitions, replay=True, as_learned="greedy"
     )
 
-    batch_agent_steps: Steps = 256
-    train_every_agent_steps: Steps = 1
-    learning_starts_agent_steps: StepsOrZero = 1_000
-    store_agent_steps: Steps = 1
-    replay_agent_steps: Steps = 100_000
     learning_rate: OrSchedule[LearningRate] = 1e-3
     actor_learning_rate: OrSchedule[ActorLearningRate] = 1e-4
     discount: Discount = 0.99

@@ -7,44 +7,26 @@ prioritized (Schaul et al., 2016, arXiv:1511.05952), and distributional (C51, ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from marlflow.algorithms.algorithm import Capabilities
-from marlflow.algorithms.c51_loss import C51Loss
-from marlflow.algorithms.dqn_loss import DQNLoss
-from marlflow.algorithms.off_policy import OffPolicyAlgorithm
-from marlflow.base.problems import Problem
-from marlflow.base.ranges import (
-    Discount,
-    Finite,
-    LearningRate,
-    Share,
-    SmallCount,
-    SomeShare,
-    Steps,
-    StepsOrZero,
-    Threshold,
-)
+from marlflow.algorithms.dqn_loss import C51Loss, DQNLoss
+from marlflow.algorithms.off_policy import OffPolicyAlgorithm, ReplayPlan
+from marlflow.base.errors import Problem
+from marlflow.base.ranges import Discount, Finite, LearningRate, Share, SmallCount, SomeShare, Steps, Threshold
 from marlflow.base.schedules import Linear, OrSchedule, Schedule, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.batches.batch import Transitions
-from marlflow.batches.items import Fragment
-from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
 from marlflow.learner.loss import LossFunction
 from marlflow.learner.optimizer import Adam, Optimizer
-from marlflow.learner.protocol import Learner
-from marlflow.policy.distributional import DistributionalQNetwork
-from marlflow.policy.q import QNetwork
+from marlflow.policy.q import DistributionalQNetwork, QNetwork
 from marlflow.policy.torso import TorsoConfig
-from marlflow.replay.protocol import Replay
 from marlflow.replay.sampling import Prioritized, Uniform
-from marlflow.stages import Concat, Draw, Insert, Learn, NStep, Publish, Reprioritize, SyncTarget
 
 
 @dataclass(frozen=True)
-class DQN(OffPolicyAlgorithm):
+class DQN(ReplayPlan, OffPolicyAlgorithm):
     """DQN's settings; an update is one optimizer step.
 
     With more than one of `atoms`, values are distributions over that many values from `value_min` to `value_max`.
@@ -54,12 +36,10 @@ class DQN(OffPolicyAlgorithm):
     capabilities: ClassVar[Capabilities] = Capabilities(
         ("Discrete",), "off-policy", Transitions, replay=True, as_learned="greedy"
     )
+    reprioritizes: ClassVar[bool] = True
 
     batch_agent_steps: Steps = 64
     train_every_agent_steps: Steps = 8
-    learning_starts_agent_steps: StepsOrZero = 1_000
-    store_agent_steps: Steps = 1
-    replay_agent_steps: Steps = 100_000
     learning_rate: OrSchedule[LearningRate] = 5e-4
     discount: Discount = 0.99
     n_step: SmallCount = 3
@@ -78,25 +58,6 @@ class DQN(OffPolicyAlgorithm):
     huber_delta: OrSchedule[Threshold] = 1.0
     max_grad_norm: OrSchedule[Threshold] = 10.0
     optimizer: Optimizer = Adam()
-
-    def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
-        (replay,) = replays
-        store = (
-            experience.gather(Concat(agent_steps=self.store_agent_steps))
-            .then(NStep(self.n_step, self.discount), at=replay)
-            .then(Insert(), at=replay)
-        )
-        # Adjacent learner stages are fused into one call, so that target updates and published versions come after the
-        # same optimizer steps, whichever process the replay is in.
-        drawn = self.with_stages("before_learning", source(Draw(self.batch_agent_steps), at=replay), learner)
-        train = (
-            self.with_stages("after_update", drawn.then(Learn(), at=learner), learner)
-            .then(SyncTarget(every=self.target_every_updates, tau=initial_value(self.tau)), at=learner)
-            .then(Publish(every=self.publish_every_updates), at=learner)
-            .then(Reprioritize(), at=replay)
-        )
-        ratio = InTurn(store=AgentSteps(self.train_every_agent_steps, self.learning_starts_agent_steps), output=1)
-        return Plan("dqn", output=train, also={"store": store}, pace=ratio)
 
     def validate(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
         problems = super().validate(spaces, model)

@@ -13,11 +13,10 @@ from typing import Any, ClassVar, cast
 import torch
 
 from marlflow.algorithms.algorithm import STOCHASTIC_ACTIONS, Capabilities, JointAlgorithm, Member, describe_space
-from marlflow.algorithms.happo_loss import ActorLoss, CriticLoss, FirstPolicyLoss
-from marlflow.algorithms.ppo_loss import Coefficients
-from marlflow.base.errors import ConfigInvalid
-from marlflow.base.problems import Problem
-from marlflow.base.ranges import CountOrZero, Discount, LearningRate, Share, SmallCount, Steps, Threshold, Weight
+from marlflow.algorithms.ppo import ClippedSettings
+from marlflow.algorithms.ppo_loss import ActorLoss, CriticLoss, FirstPolicyLoss
+from marlflow.base.errors import ConfigInvalid, Problem
+from marlflow.base.ranges import CountOrZero, LearningRate, Steps
 from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.batches.critic_input import CriticSees, critic_input, critic_input_problems
@@ -26,17 +25,15 @@ from marlflow.batches.joint import EstimatedJointBatches, JointBatches
 from marlflow.flow import Flow, Plan
 from marlflow.learner.loss import LossFunction
 from marlflow.learner.loss_groups import LossGroup
-from marlflow.learner.optimizer import Adam, Optimizer
 from marlflow.learner.protocol import Learner
-from marlflow.policy.actor_critic import StochasticActor, critic_body, stochastic_actor
-from marlflow.policy.team_actor_critic import TeamActorCritic
+from marlflow.policy.actor_critic import StochasticActor, TeamActorCritic, critic_body, stochastic_actor
 from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.protocol import Replay
 from marlflow.stages import Concat, DropStale, EachPolicy, JointAdvantages, LearnInOrder, Publish
 
 
 @dataclass(frozen=True)
-class HAPPO(JointAlgorithm):
+class HAPPO(ClippedSettings, JointAlgorithm):
     """HAPPO's settings; an update is one optimizer step of one policy's actor and the critic."""
 
     name: ClassVar[str] = "happo"
@@ -44,18 +41,8 @@ class HAPPO(JointAlgorithm):
         STOCHASTIC_ACTIONS, "on-policy", EstimatedJointBatches, joint=True
     )
 
-    batch_agent_steps: Steps = 4_000
-    epochs: SmallCount = 10
     minibatch_agent_steps: Steps = 2_000
     learning_rate: OrSchedule[LearningRate] = 5e-4
-    discount: OrSchedule[Discount] = 0.99
-    gae_lambda: OrSchedule[Share] = 0.95
-    clip_range: OrSchedule[Threshold] = 0.2
-    value_clip_range: Threshold | None = None
-    value_coefficient: OrSchedule[Weight] = 0.5
-    entropy_coefficient: OrSchedule[Weight] = 0.01
-    max_grad_norm: OrSchedule[Threshold] = 0.5
-    optimizer: Optimizer = Adam(eps=1e-5)
     normalize_values: bool = True
     critic_sees: Sequence[CriticSees] = ("state", "agent")
     bootstrap_at_death: bool = False
@@ -85,8 +72,7 @@ class HAPPO(JointAlgorithm):
         return stochastic_actor(spaces, model, torch.Generator().manual_seed(seed))
 
     def losses(self, members: Mapping[str, Member]) -> LossFunction | Sequence[LossGroup]:
-        clip, value, entropy = map(initial_value, (self.clip_range, self.value_coefficient, self.entropy_coefficient))
-        coefficients = Coefficients(clip, value, entropy, self.value_clip_range)
+        coefficients = self.coefficients()
         if len(members) == 1:
             return FirstPolicyLoss(coefficients)
         # The critic is trained in every policy's turn, an actor only in its own.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -15,22 +16,23 @@ from gymnasium import spaces as gym
 from torch import Tensor, nn
 
 from marlflow.algorithms.algorithm import Member
-from marlflow.algorithms.joint_critics import AgentRows, SeatNoise, TermNames, joint_view
-from marlflow.algorithms.sac_temperature import Temperature
+from marlflow.algorithms.joint_actor_critic import AgentRows, JointLoss, Others, SeatNoise, TermNames, joint_view
+from marlflow.algorithms.sac_loss import SHORT_OF_TARGET, Temperature, TemperatureLoss
 from marlflow.base.spaces import Spaces
-from marlflow.learner.loss import LossTerms
-from marlflow.losses.gumbel_softmax import gumbel_noise, one_hot_best
-from marlflow.losses.present_agents import mean_over_present, row_means
+from marlflow.learner.loss import LossTerms, Unscheduled
+from marlflow.losses.deterministic_policy_gradient import gumbel_noise, one_hot_best
+from marlflow.losses.mixing import mean_over_present, row_means
 from marlflow.losses.sac import (
+    expected_soft_policy_loss,
     expected_soft_q_target,
     legal_probabilities,
+    soft_policy_loss,
     soft_q_target,
 )
-from marlflow.losses.twin_critics import critics_loss
+from marlflow.policy.box import SquashedGaussianActor
 from marlflow.policy.categorical import CategoricalActor
-from marlflow.policy.joint_critics import JointCritics, JointCriticSees, Prefix, only_present
+from marlflow.policy.joint_critics import JointCritics, JointCriticSees, Prefix, only_present, replaced_own
 from marlflow.policy.normalized import normalize_by
-from marlflow.policy.squashed import SquashedGaussianActor
 from marlflow.policy.torso import TorsoConfig, build_torso
 
 
@@ -115,14 +117,14 @@ def soft_noise(members: Mapping[str, Member]) -> SeatNoise:
     return SeatNoise(members, widths)
 
 
-class JointSoftCriticsLoss:
+class JointSoftCriticsLoss(JointLoss):
     """Squared errors of a policy's critics to the soft values of next actions, which all are of the policies now."""
 
     def __init__(
         self, policy: str, discount: float, temperature: Temperature, noise: SeatNoise, names: TermNames
     ) -> None:
-        self.policy, self.discount, self.temperature = policy, discount, temperature
-        self.noise, self.names, self.noise_per_row = noise, names, noise.per_row
+        super().__init__(policy, noise, names)
+        self.discount, self.temperature = discount, temperature
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
         self.temperature.set_schedule(values)
@@ -141,11 +143,7 @@ class JointSoftCriticsLoss:
             torch.zeros_like(agents.reward, dtype=torch.int64) if is_box else minibatch[f"{policy}:action"].flatten()
         )
         q_taken = q_tm1.gather(-1, chosen.expand(len(q_tm1), -1).unsqueeze(-1)).squeeze(-1)
-        trained = agents.has_target
-        loss = row_means(critics_loss(q_taken, target).view_as(trained), trained)
-        total = (loss * minibatch["weight"]).mean()
-        q_mean = mean_over_present(q_tm1.detach().mean((0, -1)).view_as(trained), trained)
-        return LossTerms(total, self.names({"critics": total.detach(), "q_mean": q_mean}))
+        return self.of_critics(q_taken, target, q_tm1.detach().mean((0, -1)), minibatch)
 
     def _target(
         self, module: JointSoftNetwork, target_module: JointSoftNetwork, minibatch: Mapping[str, Tensor]
@@ -165,3 +163,99 @@ class JointSoftCriticsLoss:
 def temperature_of(policy: str) -> Callable[[Any], Iterable[nn.Parameter]]:
     """Return a function from a network to the log temperature of a policy, for a LossGroup."""
     return lambda module: module.temperatures[policy].parameters()
+
+
+@dataclass(frozen=True)
+class TargetEntropy:
+    """The target of an agent's entropy: `nats`, or if None, `share` of the maximum of Discrete actions.
+
+    In a Box, None means minus the number of components.
+    """
+
+    nats: float | None
+    share: float
+
+    def of_box(self, size: int, logp: Tensor) -> Tensor:
+        """Return the target of each row of `logp` [N], for a Box of `size` components."""
+        return torch.full_like(logp, -size if self.nats is None else self.nats)
+
+    def of_discrete(self, p: Tensor, mask: Tensor | None) -> Tensor:
+        """Return the target of each row of probabilities `p` [N, A], with legal actions `mask`."""
+        if self.nats is not None:
+            return torch.full_like(p[:, 0], self.nats)
+        if mask is None:
+            return torch.full_like(p[:, 0], self.share * math.log(p.shape[-1]))
+        # The maximum entropy is the log of the number of legal actions.
+        return self.share * mask.sum(-1).clamp(min=1).log()
+
+
+class JointSoftActorLoss(JointLoss, Unscheduled):
+    """Negative soft value of a policy's actions by critics that also see the others' actions.
+
+    In a Box it is that of a sampled action, else an expectation over the legal actions.
+    """
+
+    def __init__(
+        self,
+        policy: str,
+        others: Others,
+        temperature: Temperature,
+        target_entropy: TargetEntropy,
+        noise: SeatNoise,
+        names: TermNames,
+    ) -> None:
+        super().__init__(policy, noise, names)
+        # Its schedule is set by the critics' loss, with which it is shared.
+        self.temperature, self.others, self.target_entropy = temperature, others, target_entropy
+
+    def __call__(
+        self, module: JointSoftNetwork, target_module: JointSoftNetwork, minibatch: Mapping[str, Tensor]
+    ) -> LossTerms:
+        present = AgentRows(minibatch, self.policy).present()
+        is_box = isinstance(module.actors[self.policy], SquashedGaussianActor)
+        loss, entropy, target = (self._sampled if is_box else self._expected)(module, minibatch)
+        total = mean_over_present(loss.view_as(present), present)
+        # How far the present agents' mean entropy is below its target, [B].
+        columns = {f"{self.policy}:{SHORT_OF_TARGET}": row_means((target - entropy).view_as(present), present)}
+        mean_entropy = mean_over_present(entropy.view_as(present), present)
+        return LossTerms(total, self.names({"actor": total.detach(), "entropy": mean_entropy}), columns=columns)
+
+    def _sampled(self, module: JointSoftNetwork, minibatch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        # Returns loss, entropy and target entropy of each agent, [B * K].
+        policy, view = self.policy, module.view
+        sampled = SampledActions(module, self.noise, minibatch)
+        own, others = sampled.of(policy), self._others(module, minibatch)
+        actions = {**others, policy: replaced_own(others[policy], own)}
+        q = module.critics[policy](view.rows(policy, minibatch, actions)).squeeze(-1)
+        logp = sampled.logp[policy]
+        loss = soft_policy_loss(q, logp, self.temperature.of(module.tempered(policy)))
+        return loss, -logp.detach(), self.target_entropy.of_box(view.action_size(policy), logp.detach())
+
+    def _expected(self, module: JointSoftNetwork, minibatch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        policy, agents = self.policy, AgentRows(minibatch, self.policy)
+        p, logp = legal_probabilities(module.actors[policy](agents.obs()).float(), agents.mask())
+        with torch.no_grad():
+            q = module.critics[policy](module.view.rows(policy, minibatch, self._others(module, minibatch)))
+        loss = expected_soft_policy_loss(q, p, logp, self.temperature.of(module.tempered(policy)))
+        entropy = -(p * logp).sum(-1).detach()
+        return loss, entropy, self.target_entropy.of_discrete(p.detach(), agents.mask())
+
+    def _others(self, module: JointSoftNetwork, minibatch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        sampled = SampledActions(module, self.noise, minibatch)
+        with torch.no_grad():
+            if self.others == "policies":
+                return module.view.actions(self.policy, sampled.of)
+            return module.view.actions(self.policy, lambda other: module.view.taken(minibatch, other))
+
+
+class JointTemperatureLoss(Unscheduled):
+    """Raises a policy's temperature while its agents' entropy is below its target."""
+
+    def __init__(self, actor_loss: JointSoftActorLoss) -> None:
+        self._policy, self._names = actor_loss.policy, actor_loss.names
+        self._loss = TemperatureLoss(f"{actor_loss.policy}:{SHORT_OF_TARGET}")
+
+    def __call__(self, module: JointSoftNetwork, target_module: object, minibatch: Mapping[str, Tensor]) -> LossTerms:
+        tempered = module.tempered(self._policy)
+        total = self._loss(tempered, None, minibatch).total
+        return LossTerms(total, self._names({"temperature": tempered.log_temperature.detach().exp()}))

@@ -8,21 +8,20 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import numpy as np
-from torch import Tensor
 
 from marlflow.algorithms.algorithm import TorchAlgorithm
 from marlflow.algorithms.part import Part, Point
 from marlflow.base.arrays import Array
-from marlflow.base.problems import Problem
+from marlflow.base.errors import Problem
 from marlflow.base.ranges import Weight
 from marlflow.base.schedules import OrSchedule
 from marlflow.batches.batch import Batch
 from marlflow.flow import Traits
+from marlflow.learner.advantages import actor_log_probs
 from marlflow.learner.extra_losses import ExtraLoss, ExtraLosses
 from marlflow.learner.flat_parameters import FlatParameters
 from marlflow.learner.part_state import PartState
 from marlflow.learner.protocol import Learner
-from marlflow.learner.vtrace import actor_log_probs
 from marlflow.policy.recurrent import RecurrentTorsoConfig
 from marlflow.policy.tensors import as_tensor, read_flat
 
@@ -53,7 +52,7 @@ class KLToReference(Part):
 
     def extra_losses(self) -> ExtraLosses:
         # Part of the rewards already, so only reported.
-        return {"kl_to_reference": ExtraLoss(_mean_divergence, coefficient=None)}
+        return {"kl_to_reference": ExtraLoss(lambda _, rows: rows["kl_to_reference"].mean(), coefficient=None)}
 
     def __call__(self, batch: Batch, learner: Learner) -> Batch:
         """Lower `reward`, and add the column `kl_to_reference` (float32 [N]), the difference of log-probabilities."""
@@ -86,7 +85,3 @@ class Reference(PartState):
 
     def load_state(self, state: Array) -> None:
         self._flat.load(as_tensor(state))
-
-
-def _mean_divergence(module: Any, minibatch: Mapping[str, Tensor]) -> Tensor:  # noqa: ARG001  the form of a loss
-    return minibatch["kl_to_reference"].mean()

@@ -27,7 +27,7 @@ from marlflow.learner.optimizer import Adam, Optimizer
 from marlflow.learner.protocol import Learner
 from marlflow.learner.task_batches import TaskBatch
 from marlflow.losses.maml import likelihood_ratio_loss
-from marlflow.losses.ppo import approximate_kl, clipped_surrogate_loss
+from marlflow.losses.policy_gradient import approximate_kl, clipped_surrogate_loss
 from marlflow.policy.adapted import AdaptedActor, FlatNetwork
 from marlflow.policy.categorical import CategoricalActor
 from marlflow.policy.torso import TorsoConfig, build_torso

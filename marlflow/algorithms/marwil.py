@@ -24,7 +24,7 @@ from marlflow.learner.loss import LossTerms
 from marlflow.learner.optimizer import Adam, Optimizer
 from marlflow.learner.protocol import Learner
 from marlflow.losses.imitation import exponential_imitation_loss, moving_average
-from marlflow.losses.ppo import value_loss
+from marlflow.losses.policy_gradient import value_loss
 from marlflow.policy.actor_critic import ActorCritic
 from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.protocol import Replay

@@ -14,36 +14,25 @@ from typing import ClassVar
 import torch
 
 from marlflow.algorithms.algorithm import Capabilities, Member
-from marlflow.algorithms.joint_actor_critic import JointActorCritic
-from marlflow.algorithms.joint_critics import Others, TermNames, actor_of, critics_of
+from marlflow.algorithms.joint_actor_critic import JointActorCritic, TermNames, actor_of, critics_of
 from marlflow.algorithms.joint_soft import (
+    JointSoftActorLoss,
     JointSoftCriticsLoss,
     JointSoftNetwork,
+    JointTemperatureLoss,
+    TargetEntropy,
     soft_actor,
     soft_noise,
     temperature_of,
 )
-from marlflow.algorithms.joint_soft_actor import JointSoftActorLoss, JointTemperatureLoss, TargetEntropy
-from marlflow.algorithms.sac_temperature import Temperature
-from marlflow.base.ranges import (
-    Discount,
-    Finite,
-    LearningRate,
-    PositiveWeight,
-    Share,
-    SomeShare,
-    Steps,
-    StepsOrZero,
-    Threshold,
-    Weight,
-)
+from marlflow.algorithms.sac_loss import Temperature
+from marlflow.base.ranges import Discount, Finite, PositiveWeight, Share, SomeShare, Steps, Threshold, Weight
 from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
-from marlflow.batches.joint_transitions import JointTransitions
+from marlflow.batches.joint_segments import JointTransitions
 from marlflow.learner.loss_groups import LossGroup
 from marlflow.learner.optimizer import Adam, Optimizer
-from marlflow.policy.joint_critics import JointCriticSees
-from marlflow.policy.network_actor import NetworkActor
+from marlflow.policy.actor import NetworkActor
 from marlflow.policy.torso import TorsoConfig
 
 
@@ -56,14 +45,6 @@ class MASAC(JointActorCritic):
         ("Discrete", "Box"), "off-policy", JointTransitions, replay=True, joint=True
     )
 
-    critic_sees: Sequence[JointCriticSees] = ("observations",)
-    others: Others = "replay"
-    batch_agent_steps: Steps = 512
-    train_every_agent_steps: Steps = 32
-    learning_starts_agent_steps: StepsOrZero = 4_000
-    store_agent_steps: Steps = 1
-    replay_agent_steps: Steps = 200_000
-    learning_rate: OrSchedule[LearningRate] = 3e-4
     discount: Discount = 0.95
     temperature: OrSchedule[Weight] | None = None
     initial_temperature: PositiveWeight = 1.0

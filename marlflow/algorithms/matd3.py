@@ -10,56 +10,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-
 from marlflow.algorithms.algorithm import Capabilities, Member
-from marlflow.algorithms.deterministic_loss import Smoothing
-from marlflow.algorithms.joint_actor_critic import JointActorCritic
-from marlflow.algorithms.joint_critics import Others
-from marlflow.algorithms.joint_deterministic import (
-    JointActorSettings,
-    JointDeterministicNetwork,
-    deterministic_actor,
-    deterministic_groups,
-)
-from marlflow.base.ranges import (
-    Discount,
-    LearningRate,
-    Noise,
-    PositiveWeight,
-    SomeShare,
-    Steps,
-    StepsOrZero,
-    Threshold,
-    Weight,
-)
+from marlflow.algorithms.deterministic_loss import JointDeterministicActorCritic, Smoothing
+from marlflow.base.ranges import Discount, LearningRate, Noise, PositiveWeight, SomeShare, Steps, Threshold, Weight
 from marlflow.base.schedules import OrSchedule, initial_value
-from marlflow.base.spaces import Spaces
-from marlflow.batches.joint_transitions import JointTransitions
+from marlflow.batches.joint_segments import JointTransitions
 from marlflow.learner.loss_groups import LossGroup
 from marlflow.learner.optimizer import Adam, Optimizer
-from marlflow.policy.joint_critics import JointCriticSees
-from marlflow.policy.network_actor import NetworkActor
-from marlflow.policy.torso import TorsoConfig
 from marlflow.stages import SyncTarget
 
 
 @dataclass(frozen=True)
-class MATD3(JointActorCritic):
+class MATD3(JointDeterministicActorCritic):
     """MATD3's settings; an update is one optimizer step of the critics of each policy."""
 
     name: ClassVar[str] = "matd3"
     capabilities: ClassVar[Capabilities] = Capabilities(
         ("Discrete", "Box"), "off-policy", JointTransitions, replay=True, joint=True
     )
+    critics: ClassVar[int] = 2
 
-    critic_sees: Sequence[JointCriticSees] = ("observations",)
-    others: Others = "replay"
-    batch_agent_steps: Steps = 512
-    train_every_agent_steps: Steps = 32
-    learning_starts_agent_steps: StepsOrZero = 4_000
-    store_agent_steps: Steps = 1
-    replay_agent_steps: Steps = 200_000
     learning_rate: OrSchedule[LearningRate] = 1e-3
     discount: Discount = 0.95
     exploration_noise: OrSchedule[Noise] = 0.1
@@ -77,13 +47,6 @@ class MATD3(JointActorCritic):
         # Targets are delayed as much as the actors.
         return SyncTarget(every=self.actor_every_updates, tau=initial_value(self.tau))
 
-    def network(self, members: Mapping[str, Member], seed: int) -> JointDeterministicNetwork:
-        return JointDeterministicNetwork(members, self.critic_sees, 2, initial_value(self.exploration_noise), seed)
-
-    def policy_actor(self, spaces: Spaces, model: TorsoConfig, generator: torch.Generator) -> NetworkActor:
-        return deterministic_actor(spaces, model, initial_value(self.exploration_noise), generator)
-
     def losses(self, members: Mapping[str, Member]) -> Sequence[LossGroup]:
-        settings = JointActorSettings(self.others, self.gumbel_temperature, self.logit_penalty)
         smoothing = Smoothing(initial_value(self.target_noise), initial_value(self.target_noise_clip))
-        return deterministic_groups(members, self.discount, smoothing, settings, actor_every=self.actor_every_updates)
+        return self.groups(members, smoothing, actor_every=self.actor_every_updates)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias, cast
 
 from gymnasium import spaces as gym
@@ -15,13 +16,14 @@ from marlflow.algorithms.algorithm import (
     cannot_act,
     infos_of,
 )
-from marlflow.base.problems import Problem
-from marlflow.base.ranges import Discount, SmallCount, Steps, StepsOrZero
-from marlflow.base.schedules import initial_value
+from marlflow.base.errors import Problem
+from marlflow.base.ranges import Discount, LearningRate, SmallCount, SomeShare, Steps, StepsOrZero
+from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
-from marlflow.batches.joint_segments import TeamReward
-from marlflow.batches.joint_sequence_transitions import JointSequenceTransitions
-from marlflow.batches.joint_transitions import JointTransitions
+from marlflow.batches.items import Fragment, Update
+from marlflow.batches.joint_segments import JointSequenceTransitions, JointTransitions, TeamReward
+from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
+from marlflow.learner.protocol import Learner
 from marlflow.policy.actor import WeightedActor
 from marlflow.policy.box import box_problem
 from marlflow.policy.recurrent import RecurrentTorsoConfig
@@ -29,9 +31,75 @@ from marlflow.policy.torso import TorsoConfig
 from marlflow.policy.warmup import WarmupActor
 from marlflow.replay.buffer import ReplayBuffer, Store, StoredReplay
 from marlflow.replay.joint import JointSequenceStore, JointStore
+from marlflow.replay.protocol import Replay
 from marlflow.replay.sampling import Prioritized, Uniform
+from marlflow.stages import (
+    Concat,
+    Draw,
+    Insert,
+    JoinSegments,
+    Learn,
+    NStep,
+    Publish,
+    Reprioritize,
+    SplitSegments,
+    SyncTarget,
+)
 
 JointReplay: TypeAlias = StoredReplay[JointTransitions] | StoredReplay[JointSequenceTransitions]
+
+
+@dataclass(frozen=True)
+class ReplaySettings(TorchAlgorithm):
+    """The settings of algorithms that learn from a replay in an exact ratio to the rows stored."""
+
+    batch_agent_steps: Steps = 256
+    train_every_agent_steps: Steps = 1
+    learning_starts_agent_steps: StepsOrZero = 1_000
+    store_agent_steps: Steps = 1
+    replay_agent_steps: Steps = 100_000
+    learning_rate: OrSchedule[LearningRate] = 3e-4
+
+
+class ReplayPlan(ReplaySettings):
+    """The plan of such algorithms with a target network; they have these settings, too."""
+
+    reprioritizes: ClassVar[bool] = False
+    """Whether the replay may be prioritized: it gets the errors of rows just learned from."""
+
+    discount: Discount
+    n_step: SmallCount
+    tau: OrSchedule[SomeShare]
+    target_every_updates: Steps
+    publish_every_updates: Steps
+
+    def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
+        (replay,) = replays
+        rows = experience.gather(Concat(agent_steps=self.store_agent_steps))
+        store = self.windows(rows, learner, replay).then(Insert(), at=replay)
+        # Adjacent learner stages are fused into one call, so that target updates and published versions come after the
+        # same optimizer steps, whichever process the replay is in.
+        train = (
+            self.learned(source(Draw(self.batch_agent_steps, gives=learner.trains_on), at=replay), learner)
+            .then(self.sync(), at=learner)
+            .then(Publish(every=self.publish_every_updates), at=learner)
+        )
+        output = train.then(Reprioritize(), at=replay) if self.reprioritizes else train
+        ratio = InTurn(store=AgentSteps(self.train_every_agent_steps, self.learning_starts_agent_steps), output=1)
+        return Plan(self.name, output=output, also={"store": store}, pace=ratio)
+
+    def windows(self, rows: Flow[Any], learner: Learner, replay: Replay) -> Flow[Any]:
+        """Return what the replay stores of `rows`."""
+        return rows.then(NStep(self.n_step, self.discount), at=replay)
+
+    def learned(self, drawn: Flow[Any], learner: Learner) -> Flow[Update]:
+        """Return the updates of the learner by rows drawn."""
+        rows = self.with_stages("before_learning", drawn, learner)
+        return self.with_stages("after_update", rows.then(Learn(), at=learner), learner)
+
+    def sync(self) -> SyncTarget:
+        """Return the stage that updates the target network."""
+        return SyncTarget(every=self.target_every_updates, tau=initial_value(self.tau))
 
 
 class OffPolicySettings(TorchAlgorithm):
@@ -122,6 +190,21 @@ class JointOffPolicyAlgorithm(OffPolicySettings, JointAlgorithm):
         return StoredReplay(store, self.n_step, self.discount, seed, self.sampling(), name)
 
 
+class JointReplayPlan(ReplayPlan, JointOffPolicyAlgorithm):
+    """The plan on joint rows; of sequences of them, if the learner is recurrent."""
+
+    def windows(self, rows: Flow[Any], learner: Learner, replay: Replay) -> Flow[Any]:
+        joined = rows.then(JoinSegments(learner.seats, self.team_reward), at=replay)
+        if learner.trains_on is JointTransitions:
+            return super().windows(joined, learner, replay)
+        split = SplitSegments(self.sequence_agent_steps, self.burn_in_agent_steps)
+        # Lambda returns are made of one-step rewards, by the loss.
+        return joined.then(split, at=replay).then(NStep(1, self.discount), at=replay)
+
+    def learned(self, drawn: Flow[Any], learner: Learner) -> Flow[Update]:
+        return drawn.then(Learn(), at=learner)
+
+
 class UniformWarmup(OffPolicySettings):
     """Acts uniformly at random until learning starts."""
 
@@ -145,6 +228,10 @@ class UniformWarmup(OffPolicySettings):
 
 class OffPolicyActorCritic(UniformWarmup, OffPolicyAlgorithm):
     """An OffPolicyAlgorithm that acts uniformly at random until learning starts."""
+
+
+class ReplayActorCritic(ReplayPlan, OffPolicyActorCritic):
+    """Base of DDPG, TD3 and SAC: actor-critics that learn from every row of a replay."""
 
 
 class JointOffPolicyActorCritic(UniformWarmup, JointOffPolicyAlgorithm):

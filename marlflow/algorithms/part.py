@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import chain, count
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
 
-from marlflow.base.problems import Problem
+from marlflow.base.errors import Problem
 from marlflow.base.schedules import initial_value, scheduled
 from marlflow.flow import Flow, Plan
 from marlflow.flow.protocols import name_of

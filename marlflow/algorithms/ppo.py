@@ -7,20 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from marlflow.algorithms.algorithm import STOCHASTIC_ACTIONS, Capabilities, LearningAlgorithm
+from marlflow.algorithms.algorithm import STOCHASTIC_ACTIONS, Capabilities, LearningAlgorithm, TorchAlgorithm
 from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
-from marlflow.base.ranges import (
-    CountOrZero,
-    Discount,
-    LearningRate,
-    Share,
-    SmallCount,
-    Steps,
-    Threshold,
-    Weight,
-)
+from marlflow.base.ranges import CountOrZero, Discount, LearningRate, Share, SmallCount, Steps, Threshold, Weight
 from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.batches.batch import EstimatedBatch
@@ -34,22 +25,12 @@ from marlflow.learner.protocol import Learner
 from marlflow.policy.actor_critic import ActorCritic
 from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.protocol import Replay
-from marlflow.stages import (
-    Advantages,
-    Concat,
-    DropStale,
-    Learn,
-    Normalize,
-    Publish,
-)
+from marlflow.stages import Advantages, Concat, DropStale, Learn, Normalize, Publish
 
 
 @dataclass(frozen=True)
-class PPO(LearningAlgorithm):
-    """PPO's settings; an update is one optimizer step."""
-
-    name: ClassVar[str] = "ppo"
-    capabilities: ClassVar[Capabilities] = Capabilities(STOCHASTIC_ACTIONS, "on-policy", EstimatedBatch)
+class ClippedSettings(TorchAlgorithm):
+    """The settings that PPO, recurrent PPO and HAPPO share; sizes are in agent steps."""
 
     batch_agent_steps: Steps = 4_000
     epochs: SmallCount = 10
@@ -63,6 +44,45 @@ class PPO(LearningAlgorithm):
     entropy_coefficient: OrSchedule[Weight] = 0.01
     max_grad_norm: OrSchedule[Threshold] = 0.5
     optimizer: Optimizer = Adam(eps=1e-5)
+
+    def coefficients(self) -> Coefficients:
+        """Return the coefficients of the loss at the start; `set_schedule` gives it later ones."""
+        clip, value, entropy = map(initial_value, (self.clip_range, self.value_coefficient, self.entropy_coefficient))
+        return Coefficients(clip, value, entropy, self.value_clip_range)
+
+
+class ClippedAlgorithm(ClippedSettings, LearningAlgorithm):
+    """The plan of PPO and recurrent PPO, which have these settings, too."""
+
+    bootstrap_at_death: bool
+    max_staleness: CountOrZero
+
+    def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay] = ()) -> Plan:
+        estimate = Advantages(initial_value(self.discount), initial_value(self.gae_lambda), self.bootstrap_at_death)
+        batches = experience.gather(self.batches())
+        fresh = self.with_stages("fresh", batches.then(DropStale(self.max_staleness), at=learner), learner)
+        estimated = self.with_stages("estimated", fresh.then(estimate, at=learner), learner)
+        rows = self.with_stages("before_learning", self.prepared(estimated, learner), learner)
+        learned = rows.then(Learn(epochs=self.epochs, minibatch=self.minibatch_agent_steps), at=learner)
+        reports = self.with_stages("after_update", learned, learner).then(Publish(), at=learner)
+        return Plan(self.name, output=reports, waits_for_rounds=True)
+
+    def batches(self) -> Concat:
+        """Return the stage that makes batches of rows."""
+        return Concat(agent_steps=self.batch_agent_steps)
+
+    def prepared(self, estimated: Flow[EstimatedBatch], learner: Learner) -> Flow[Any]:
+        """Return what it learns from, of rows with advantages."""
+        return estimated.then(Normalize(), at=learner)
+
+
+@dataclass(frozen=True)
+class PPO(ClippedAlgorithm):
+    """PPO's settings; an update is one optimizer step."""
+
+    name: ClassVar[str] = "ppo"
+    capabilities: ClassVar[Capabilities] = Capabilities(STOCHASTIC_ACTIONS, "on-policy", EstimatedBatch)
+
     shared_torso: bool = False
     normalize_values: bool = False
     critic_sees: Sequence[CriticSees] = OWN_OBSERVATION
@@ -70,23 +90,12 @@ class PPO(LearningAlgorithm):
     max_staleness: CountOrZero = 0
     normalize_advantages: bool = True
 
-    def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
-        estimate = Advantages(initial_value(self.discount), initial_value(self.gae_lambda), self.bootstrap_at_death)
-        batches = experience.gather(Concat(agent_steps=self.batch_agent_steps))
-        fresh = self.with_stages("fresh", batches.then(DropStale(self.max_staleness), at=learner), learner)
-        estimated = self.with_stages("estimated", fresh.then(estimate, at=learner), learner)
-        if self.normalize_advantages:
-            estimated = estimated.then(Normalize(), at=learner)
-        learn = Learn(epochs=self.epochs, minibatch=self.minibatch_agent_steps)
-        learned = self.with_stages("before_learning", estimated, learner).then(learn, at=learner)
-        reports = self.with_stages("after_update", learned, learner).then(Publish(), at=learner)
-        return Plan(self.name, output=reports, waits_for_rounds=True)
+    def prepared(self, estimated: Flow[EstimatedBatch], learner: Learner) -> Flow[Any]:
+        return super().prepared(estimated, learner) if self.normalize_advantages else estimated
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> ActorCritic:
         critic_torso = None if self.shared_torso else model
         return ActorCritic(spaces, model, critic_torso, seed, self.normalize_values, self.critic_sees)
 
     def losses(self, spaces: Spaces) -> LossFunction | Sequence[LossGroup]:
-        # Initial values; set_schedule gives the loss later ones.
-        clip, value, entropy = map(initial_value, (self.clip_range, self.value_coefficient, self.entropy_coefficient))
-        return PPOLoss(Coefficients(clip, value, entropy, self.value_clip_range))
+        return PPOLoss(self.coefficients())

@@ -14,7 +14,7 @@ import torch
 
 from marlflow.algorithms.algorithm import Member
 from marlflow.algorithms.vdn import VDN
-from marlflow.base.problems import Problem
+from marlflow.base.errors import Problem
 from marlflow.base.ranges import Range, Width
 from marlflow.base.spaces import Spaces
 from marlflow.policy.mixers import MixerInput, MixerSees, MonotonicMixer

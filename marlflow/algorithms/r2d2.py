@@ -6,31 +6,40 @@ trains on the others with n-step double Q-learning on a squashed scale.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm, Member, infos_of
-from marlflow.algorithms.r2d2_loss import R2D2Loss
-from marlflow.base.problems import Problem
+from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm, Member, TorchAlgorithm, infos_of
+from marlflow.algorithms.dqn_loss import R2D2Loss
+from marlflow.algorithms.off_policy import ReplayPlan
+from marlflow.base.errors import Problem
 from marlflow.base.ranges import Discount, LearningRate, Share, SmallCount, SomeShare, Steps, StepsOrZero, Threshold
 from marlflow.base.schedules import Linear, OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
-from marlflow.batches.items import Fragment
-from marlflow.batches.sequence_transitions import SequenceTransitions
-from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
+from marlflow.batches.items import Update
+from marlflow.batches.sequences import SequenceTransitions
+from marlflow.flow import Flow
 from marlflow.learner.optimizer import Adam, Optimizer
 from marlflow.learner.protocol import Learner
-from marlflow.policy.recurrent_actors import RecurrentQNetwork
+from marlflow.policy.recurrent import RecurrentQNetwork
 from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.protocol import Replay
 from marlflow.replay.sampling import Prioritized
 from marlflow.replay.sequences import SequenceReplay
-from marlflow.stages import Concat, Draw, Insert, Learn, NStep, Publish, Reprioritize, SplitSegments, SyncTarget
+from marlflow.stages import Learn, SplitSegments
 
 
 @dataclass(frozen=True)
-class R2D2(LearningAlgorithm):
+class ReplaySequences(TorchAlgorithm):
+    """The settings of a replay of sequences."""
+
+    sequence_agent_steps: Steps = 20
+    burn_in_agent_steps: StepsOrZero = 10
+
+
+@dataclass(frozen=True)
+class R2D2(ReplayPlan, ReplaySequences, LearningAlgorithm):
     """R2D2's settings; an update is one optimizer step."""
 
     name: ClassVar[str] = "r2d2"
@@ -38,14 +47,11 @@ class R2D2(LearningAlgorithm):
         ("Discrete",), "off-policy", SequenceTransitions, replay=True, memory="needed", as_learned="greedy"
     )
     has_target: ClassVar[bool] = True
+    reprioritizes: ClassVar[bool] = True
 
-    sequence_agent_steps: Steps = 20
-    burn_in_agent_steps: StepsOrZero = 10
     batch_agent_steps: Steps = 640
     train_every_agent_steps: Steps = 64
     learning_starts_agent_steps: StepsOrZero = 2_000
-    store_agent_steps: Steps = 1
-    replay_agent_steps: Steps = 100_000
     learning_rate: OrSchedule[LearningRate] = 1e-3
     discount: Discount = 0.99
     n_step: SmallCount = 5
@@ -61,24 +67,13 @@ class R2D2(LearningAlgorithm):
     max_grad_norm: OrSchedule[Threshold] = 10.0
     optimizer: Optimizer = Adam()
 
-    def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
-        (replay,) = replays
-        store = (
-            experience.gather(Concat(agent_steps=self.store_agent_steps))
-            # Before NStep: windows must end with their sequence.
-            .then(SplitSegments(self.sequence_agent_steps, self.burn_in_agent_steps), at=replay)
-            .then(NStep(self.n_step, self.discount), at=replay)
-            .then(Insert(), at=replay)
-        )
-        train = (
-            source(Draw(self.batch_agent_steps, gives=SequenceTransitions), at=replay)
-            .then(Learn(), at=learner)
-            .then(SyncTarget(every=self.target_every_updates, tau=initial_value(self.tau)), at=learner)
-            .then(Publish(every=self.publish_every_updates), at=learner)
-            .then(Reprioritize(), at=replay)
-        )
-        ratio = InTurn(store=AgentSteps(self.train_every_agent_steps, self.learning_starts_agent_steps), output=1)
-        return Plan("r2d2", output=train, also={"store": store}, pace=ratio)
+    def windows(self, rows: Flow[Any], learner: Learner, replay: Replay) -> Flow[Any]:
+        # Before NStep: windows must end with their sequence.
+        split = SplitSegments(self.sequence_agent_steps, self.burn_in_agent_steps)
+        return super().windows(rows.then(split, at=replay), learner, replay)
+
+    def learned(self, drawn: Flow[Any], learner: Learner) -> Flow[Update]:
+        return drawn.then(Learn(), at=learner)
 
     def validate(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
         # Sizes that are invalid by themselves would make these comparisons confusing.

@@ -13,61 +13,47 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from marlflow.algorithms.algorithm import STOCHASTIC_ACTIONS, Capabilities, LearningAlgorithm
-from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
-from marlflow.base.problems import Problem
-from marlflow.base.ranges import CountOrZero, Discount, LearningRate, Share, SmallCount, Steps, Threshold, Weight
-from marlflow.base.schedules import OrSchedule, initial_value
+from marlflow.algorithms.algorithm import STOCHASTIC_ACTIONS, Capabilities, TorchAlgorithm
+from marlflow.algorithms.ppo import ClippedAlgorithm
+from marlflow.algorithms.ppo_loss import PPOLoss
+from marlflow.base.errors import Problem
+from marlflow.base.ranges import CountOrZero, Steps
 from marlflow.base.spaces import Spaces
+from marlflow.batches.batch import EstimatedBatch
 from marlflow.batches.critic_input import OWN_OBSERVATION, CriticSees
-from marlflow.batches.items import Fragment
 from marlflow.batches.sequences import Sequences
-from marlflow.flow import Flow, Plan
+from marlflow.flow import Flow
 from marlflow.learner.loss import LossTerms
-from marlflow.learner.optimizer import Adam, Optimizer
 from marlflow.learner.protocol import Learner
-from marlflow.policy.recurrent_actors import RecurrentActorCritic
+from marlflow.policy.recurrent import RecurrentActorCritic
 from marlflow.policy.torso import TorsoConfig
-from marlflow.replay.protocol import Replay
-from marlflow.stages import Advantages, Concat, CutSequences, DropStale, Learn, Normalize, Publish
+from marlflow.stages import CutSequences
 
 
 @dataclass(frozen=True)
-class RecurrentPPO(LearningAlgorithm):
+class BatchOfSequences(TorchAlgorithm):
+    """The sizes of a batch and its sequences, in agent steps."""
+
+    batch_agent_steps: Steps = 4_000
+    sequence_agent_steps: Steps = 16
+
+
+@dataclass(frozen=True)
+class RecurrentPPO(ClippedAlgorithm, BatchOfSequences):
     """Recurrent PPO's settings; an update is one optimizer step."""
 
     name: ClassVar[str] = "recurrent_ppo"
     capabilities: ClassVar[Capabilities] = Capabilities(STOCHASTIC_ACTIONS, "on-policy", Sequences, memory="needed")
 
-    batch_agent_steps: Steps = 4_000
-    sequence_agent_steps: Steps = 16
-    epochs: SmallCount = 10
     minibatch_agent_steps: Steps = 256
-    learning_rate: OrSchedule[LearningRate] = 3e-4
-    discount: OrSchedule[Discount] = 0.99
-    gae_lambda: OrSchedule[Share] = 0.95
-    clip_range: OrSchedule[Threshold] = 0.2
-    value_clip_range: Threshold | None = None
-    value_coefficient: OrSchedule[Weight] = 0.5
-    entropy_coefficient: OrSchedule[Weight] = 0.01
-    max_grad_norm: OrSchedule[Threshold] = 0.5
-    optimizer: Optimizer = Adam(eps=1e-5)
     normalize_values: bool = False
     critic_sees: Sequence[CriticSees] = OWN_OBSERVATION
     bootstrap_at_death: bool = False
     max_staleness: CountOrZero = 0
 
-    def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay] = ()) -> Plan:
-        estimate = Advantages(initial_value(self.discount), initial_value(self.gae_lambda), self.bootstrap_at_death)
-        batches = experience.gather(Concat(agent_steps=self.batch_agent_steps))
-        fresh = self.with_stages("fresh", batches.then(DropStale(self.max_staleness), at=learner), learner)
-        estimated = self.with_stages("estimated", fresh.then(estimate, at=learner), learner)
+    def prepared(self, estimated: Flow[EstimatedBatch], learner: Learner) -> Flow[Sequences]:
         # After Advantages, which needs whole segments.
-        cut = estimated.then(Normalize(), at=learner).then(CutSequences(self.sequence_agent_steps), at=learner)
-        learn = Learn(epochs=self.epochs, minibatch=self.minibatch_agent_steps)
-        learned = self.with_stages("before_learning", cut, learner).then(learn, at=learner)
-        reports = self.with_stages("after_update", learned, learner).then(Publish(), at=learner)
-        return Plan("recurrent_ppo", output=reports, waits_for_rounds=True)
+        return super().prepared(estimated, learner).then(CutSequences(self.sequence_agent_steps), at=learner)
 
     def validate(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
         problems = super().validate(spaces, model)
@@ -81,8 +67,7 @@ class RecurrentPPO(LearningAlgorithm):
         return RecurrentActorCritic(spaces, model, seed, self.normalize_values, self.critic_sees)
 
     def losses(self, spaces: Spaces) -> RecurrentPPOLoss:
-        clip, value, entropy = map(initial_value, (self.clip_range, self.value_coefficient, self.entropy_coefficient))
-        return RecurrentPPOLoss(Coefficients(clip, value, entropy, self.value_clip_range))
+        return RecurrentPPOLoss(self.coefficients())
 
 
 class RecurrentPPOLoss(PPOLoss):

@@ -14,22 +14,18 @@ from typing import ClassVar
 from gymnasium import spaces as gym
 
 from marlflow.algorithms.algorithm import Capabilities
-from marlflow.algorithms.replay_actor_critic import ReplayActorCritic
-from marlflow.algorithms.sac_box import BoxActorLoss, BoxCriticsLoss, BoxNetwork
-from marlflow.algorithms.sac_discrete import DiscreteActorLoss, DiscreteCriticsLoss, DiscreteNetwork
-from marlflow.algorithms.sac_temperature import Temperature, TemperatureLoss
-from marlflow.base.ranges import (
-    Discount,
-    Finite,
-    LearningRate,
-    PositiveWeight,
-    Share,
-    SomeShare,
-    Steps,
-    StepsOrZero,
-    Threshold,
-    Weight,
+from marlflow.algorithms.off_policy import ReplayActorCritic
+from marlflow.algorithms.sac_loss import (
+    BoxActorLoss,
+    BoxCriticsLoss,
+    BoxNetwork,
+    DiscreteActorLoss,
+    DiscreteCriticsLoss,
+    DiscreteNetwork,
+    Temperature,
+    TemperatureLoss,
 )
+from marlflow.base.ranges import Discount, Finite, PositiveWeight, Share, SomeShare, Steps, Threshold, Weight
 from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.batches.batch import Transitions
@@ -45,12 +41,6 @@ class SAC(ReplayActorCritic):
     name: ClassVar[str] = "sac"
     capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "Box"), "off-policy", Transitions, replay=True)
 
-    batch_agent_steps: Steps = 256
-    train_every_agent_steps: Steps = 1
-    learning_starts_agent_steps: StepsOrZero = 1_000
-    store_agent_steps: Steps = 1
-    replay_agent_steps: Steps = 100_000
-    learning_rate: OrSchedule[LearningRate] = 3e-4
     discount: Discount = 0.99
     temperature: OrSchedule[Weight] | None = None
     initial_temperature: PositiveWeight = 1.0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from marlflow.algorithms.algorithm import Capabilities, Member, action_problems
-from marlflow.base.problems import Problem
+from marlflow.base.errors import Problem
 from marlflow.base.spaces import Spaces
 from marlflow.batches.items import Fragment
 from marlflow.flow import Flow, Plan

@@ -18,8 +18,8 @@ from marlflow.algorithms.deterministic_loss import (
     DeterministicNetwork,
     Smoothing,
 )
-from marlflow.algorithms.replay_actor_critic import ReplayActorCritic
-from marlflow.base.ranges import Discount, LearningRate, Noise, SmallCount, SomeShare, Steps, StepsOrZero, Threshold
+from marlflow.algorithms.off_policy import ReplayActorCritic
+from marlflow.base.ranges import Discount, Noise, SmallCount, SomeShare, Steps, Threshold
 from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.batches.batch import Transitions
@@ -38,12 +38,6 @@ class TD3(ReplayActorCritic):
         ("Box",), "off-policy", Transitions, replay=True, as_learned="greedy"
     )
 
-    batch_agent_steps: Steps = 256
-    train_every_agent_steps: Steps = 1
-    learning_starts_agent_steps: StepsOrZero = 1_000
-    store_agent_steps: Steps = 1
-    replay_agent_steps: Steps = 100_000
-    learning_rate: OrSchedule[LearningRate] = 3e-4
     discount: Discount = 0.99
     n_step: SmallCount = 1
     exploration_noise: OrSchedule[Noise] = 0.1

@@ -8,47 +8,26 @@ Peng's lambda returns instead of n-step ones (`losses.mixing`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 
 from marlflow.algorithms.algorithm import Capabilities, Member
-from marlflow.algorithms.mixing_loss import MixingLoss
-from marlflow.algorithms.off_policy import JointOffPolicyAlgorithm, JointReplay
-from marlflow.algorithms.recurrent_mixing_loss import RecurrentMixingLoss
+from marlflow.algorithms.mixing_loss import MixingLoss, RecurrentMixingLoss
+from marlflow.algorithms.off_policy import JointOffPolicyAlgorithm, JointReplay, JointReplayPlan
 from marlflow.base.ranges import Discount, LearningRate, Share, SmallCount, SomeShare, Steps, StepsOrZero, Threshold
 from marlflow.base.schedules import Linear, OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
-from marlflow.batches.items import Fragment
-from marlflow.batches.joint_segments import TeamReward
-from marlflow.batches.joint_sequence_transitions import JointSequenceTransitions
-from marlflow.batches.joint_transitions import JointTransitions
-from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
+from marlflow.batches.joint_segments import JointSequenceTransitions, JointTransitions, TeamReward
 from marlflow.learner.optimizer import Adam, Optimizer
-from marlflow.learner.protocol import Learner
 from marlflow.policy.actor import Actor
-from marlflow.policy.mixers import MixerInput, SumMixer
+from marlflow.policy.mixers import MixerInput, RecurrentTeamQNetwork, SumMixer, TeamQNetwork
 from marlflow.policy.q import QNetwork
-from marlflow.policy.recurrent import RecurrentTorsoConfig
-from marlflow.policy.recurrent_actors import RecurrentQNetwork
-from marlflow.policy.team_q import RecurrentTeamQNetwork, TeamQNetwork
+from marlflow.policy.recurrent import RecurrentQNetwork, RecurrentTorsoConfig
 from marlflow.policy.torso import TorsoConfig
-from marlflow.replay.protocol import Replay
 from marlflow.replay.sampling import Prioritized, Uniform
-from marlflow.stages import (
-    Concat,
-    Draw,
-    Insert,
-    JoinSegments,
-    Learn,
-    NStep,
-    Publish,
-    Reprioritize,
-    SplitSegments,
-    SyncTarget,
-)
 
 # The maximum of a sum takes the best of each term: with DQN's spread of 1 it would be above all returns where rewards
 # are rare and small, and each update of the target network takes off only the discount.
@@ -56,18 +35,18 @@ _FIRST_SPREAD = 0.01
 
 
 @dataclass(frozen=True)
-class VDN(JointOffPolicyAlgorithm):
+class VDN(JointReplayPlan):
     """VDN's settings; an update is one optimizer step, and agent steps are summed over all agents."""
 
     name: ClassVar[str] = "vdn"
     capabilities: ClassVar[Capabilities] = Capabilities(
         ("Discrete",), "off-policy", JointTransitions, replay=True, joint=True, memory="optional", as_learned="greedy"
     )
+    reprioritizes: ClassVar[bool] = True
 
     batch_agent_steps: Steps = 384
     train_every_agent_steps: Steps = 24
     learning_starts_agent_steps: StepsOrZero = 3_000
-    store_agent_steps: Steps = 1
     replay_agent_steps: Steps = 300_000
     learning_rate: OrSchedule[LearningRate] = 5e-4
     discount: Discount = 0.99
@@ -90,26 +69,6 @@ class VDN(JointOffPolicyAlgorithm):
     huber_delta: OrSchedule[Threshold] = float("inf")
     max_grad_norm: OrSchedule[Threshold] = 10.0
     optimizer: Optimizer = Adam()
-
-    def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
-        (replay,) = replays
-        joined = experience.gather(Concat(agent_steps=self.store_agent_steps)).then(
-            JoinSegments(learner.seats, self.team_reward), at=replay
-        )
-        if learner.trains_on is JointSequenceTransitions:
-            split = SplitSegments(self.sequence_agent_steps, self.burn_in_agent_steps)
-            windows = joined.then(split, at=replay).then(NStep(1, self.discount), at=replay)
-        else:
-            windows = joined.then(NStep(self.n_step, self.discount), at=replay)
-        train = (
-            source(Draw(self.batch_agent_steps, gives=learner.trains_on), at=replay)
-            .then(Learn(), at=learner)
-            .then(SyncTarget(every=self.target_every_updates, tau=initial_value(self.tau)), at=learner)
-            .then(Publish(every=self.publish_every_updates), at=learner)
-            .then(Reprioritize(), at=replay)
-        )
-        ratio = InTurn(store=AgentSteps(self.train_every_agent_steps, self.learning_starts_agent_steps), output=1)
-        return Plan(self.name, output=train, also={"store": windows.then(Insert(), at=replay)}, pace=ratio)
 
     def network(self, members: Mapping[str, Member], seed: int) -> TeamQNetwork:
         actors = {

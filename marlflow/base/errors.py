@@ -22,12 +22,74 @@ MarlflowError
 └── BudgetExceeded          more faults of one kind than `faults.*` allows
 """
 
-from collections.abc import Sequence
+from __future__ import annotations
 
-from marlflow.base.fault_kind import FaultKind
-from marlflow.base.near import meant
-from marlflow.base.problems import Problem
-from marlflow.base.shortened import numbered, shortened
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, StrEnum, auto
+
+from marlflow.base.sentences import meant, numbered, shortened
+
+
+class FaultKind(StrEnum):
+    """A kind of fault that does not end a run; its value is the key in `faults.*` and in reports."""
+
+    ENV_ERRORS = "env_errors"
+    """An environment raised, or broke PettingZoo's contract."""
+    ENV_HANGS = "env_hangs"
+    """A step or reset took longer than `env.step_timeout_s`."""
+    WORKERS_LOST = "workers_lost"
+    LEARNERS_LOST = "learners_lost"
+    REPLAYS_LOST = "replays_lost"
+    UPDATES_SKIPPED = "updates_skipped"
+    """A gradient was not finite."""
+    CHECKPOINTS_FAILED = "checkpoints_failed"
+    REPORTS_FAILED = "reports_failed"
+    RECORDS_FAILED = "records_failed"
+    CLOSES_FAILED = "closes_failed"
+    CALLBACKS_FAILED = "callbacks_failed"
+    """A callback or a sink raised."""
+
+    @property
+    def of_environment(self) -> bool:
+        """Whether an environment broke an episode; workers count these too."""
+        return self in (FaultKind.ENV_ERRORS, FaultKind.ENV_HANGS)
+
+
+class ProblemKind(Enum):
+    """Kinds of problems that code treats differently."""
+
+    REPORTED = auto()
+    """Nothing else."""
+    WRONG_TYPE = auto()
+    """A value is of a wrong type, so that nothing else can be checked about its setting."""
+    CANNOT_ACT = auto()
+    """An algorithm cannot act in a space; others may, and are named instead of `reason` and `remedy`."""
+    LACKS_RESOURCES = auto()
+    """These machines are too small for the run; others may not be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A problem of some input; `str()` gives its sentence.
+
+    `says` is the predicate, or the whole sentence if `subject` is empty. `reason` and `remedy` may be empty.
+    """
+
+    says: str
+    subject: str = ""
+    reason: str = ""
+    remedy: str = ""
+    kind: ProblemKind = ProblemKind.REPORTED
+
+    def __str__(self) -> str:
+        subject, reason = f"{self.subject} " if self.subject else "", f": {self.reason}" if self.reason else ""
+        return f"{subject}{self.says}{reason}" + (f"; {self.remedy}" if self.remedy else "")
+
+
+Problems = list[Problem | str]
+"""Problems as data where code reads their parts, otherwise as sentences."""
+
 
 DEBUGGER_QUIT = "the debugger was quit"
 """Message of the KeyboardInterrupt raised when the user quits a debugger in user code."""
@@ -121,7 +183,7 @@ class EnvironmentFailed(UserCodeFailed):
     """
 
     kind = FaultKind.ENV_ERRORS
-    earlier: "tuple[EnvironmentFailed, ...]" = ()
+    earlier: tuple[EnvironmentFailed, ...] = ()
 
 
 class EnvironmentHung(EnvironmentFailed):

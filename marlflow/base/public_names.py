@@ -1,8 +1,10 @@
-"""The public names of marlflow, with the modules that give them, and their earlier names."""
+"""The public names of marlflow, with the modules that give them, and names and import paths of earlier versions."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from typing import Any, Final
 
 NAMES_BY_MODULE: Mapping[str, str] = {
     "marlflow.algorithms.a2c": "A2C",
@@ -40,22 +42,18 @@ NAMES_BY_MODULE: Mapping[str, str] = {
     "marlflow.algorithms.scripted": "Random Scripted",
     "marlflow.algorithms.td3": "TD3",
     "marlflow.algorithms.vdn": "VDN",
-    "marlflow.batches.batch": "Batch Decisions EstimatedBatch Transitions",
+    "marlflow.batches.batch": "Batch Decisions EstimatedBatch TrainBatch Transitions",
     "marlflow.base.errors": (
-        "ActorLost BudgetExceeded CheckpointFailed CheckpointUnusable ColumnMissing ConfigInvalid "
-        "EnvironmentFailed EnvironmentHung InvalidInput MarlflowError MatchmakerFailed PlanInvalid RecordsDamaged "
+        "ActorLost BudgetExceeded CheckpointFailed CheckpointUnusable ColumnMissing ConfigInvalid EnvironmentFailed "
+        "EnvironmentHung InvalidInput MarlflowError MatchmakerFailed PlanInvalid Problem RecordsDamaged "
         "RuntimeFailed SnapshotLost StageFailed Stalled UserCodeFailed WeightsMismatch"
     ),
     "marlflow.batches.items": "Fragment Gradients JointFragment Update",
     "marlflow.batches.joint": "EstimatedJointBatches JointBatch JointBatches",
-    "marlflow.batches.joint_segments": "JointSegments",
-    "marlflow.batches.joint_sequence_transitions": "JointSequenceTransitions",
-    "marlflow.batches.joint_transitions": "JointTransitions",
-    "marlflow.base.problems": "Problem",
+    "marlflow.batches.joint_segments": "JointSegments JointSequenceTransitions JointTransitions",
     "marlflow.base.random": "RowRandom",
     "marlflow.base.ranges": "Range",
     "marlflow.base.schedules": "CosineDecay Linear PiecewiseConstant ScheduledFloat initial_value",
-    "marlflow.batches.train_batch": "TrainBatch",
     "marlflow.config.experiment": (
         "CheckpointConfig Env Evaluation Experiment Faults InfoMetric LearnerConfig Log OfflineData PlacementOverrides "
         "Policy PolicyStop Record Rollouts RunPlacement RuntimeConfig Stop"
@@ -82,15 +80,14 @@ NAMES_BY_MODULE: Mapping[str, str] = {
     "marlflow.learner.loss_groups": "LossGroup",
     "marlflow.learner.part_state": "PartState",
     "marlflow.learner.protocol": "Learner",
-    "marlflow.learner.distributed.shards": "ShardedBatch",
+    "marlflow.learner.distributed.replicas": "ShardedBatch",
     "marlflow.observe.callback": "Callback EvaluateNow EvaluationEvent FaultEvent RunEnd StopRun",
     "marlflow.observe.early_stop": "EarlyStop",
     "marlflow.observe.mlflow": "MlflowSink",
     "marlflow.observe.report": "Report RunInfo",
     "marlflow.observe.trackio": "TrackioSink",
     "marlflow.observe.wandb": "WandbSink",
-    "marlflow.policy.actor": "Actor",
-    "marlflow.policy.network_actor": "NetworkActor",
+    "marlflow.policy.actor": "Actor NetworkActor",
     "marlflow.policy.q": "QNetwork",
     "marlflow.policy.recurrent": "GRU LSTM RecurrentTorso RecurrentTorsoConfig",
     "marlflow.policy.torso": "CNN MLP NestedTorsoConfig TorsoConfig",
@@ -139,3 +136,49 @@ RENAMED: Mapping[str, str] = {
     "at_start": "initial_value",
 }
 """Public names of earlier versions, so that scripts and saved configurations get an error that names the new one."""
+
+
+_ROOMS: Final = {
+    "games": "cartpole_family cartpole_team cliff gridworld guess_number matrix_games pendulum_team recall relay "
+    "sacrifice sign token_signal toll",
+    "simulators": "gymnasium_team lbf openspiel pettingzoo_registry rware",
+    "wrappers": "automaton automaton_task managed reward_scale shield",
+}
+_SHIPPED: Final = (
+    "agent_indicator black_death clip_observations flatten_actions gray joint_state last_action mask_in_info "
+    "named_agents pad_actions pad_observations random_opening resize reward_scale widen_bounds"
+)
+_ROOM_OF: Final = {module: room for room, modules in _ROOMS.items() for module in modules.split()}
+_MOVED: Final = re.compile(
+    rf"marlflow\.(?:env\.(?P<module>{'|'.join(_ROOM_OF)})|env\.wrappers\.(?P<wrapper>{'|'.join(_SHIPPED.split())})"
+    r"|sampling\.matchmaking)(?=\.\w+$|$)"
+)
+
+
+def current_name(path: str) -> str:
+    """Return where the part at an import path is now; other paths as they are.
+
+    >>> current_name("marlflow.env.lbf.parallel_env"), current_name("marlflow.env.wrappers.gray")
+    ('marlflow.env.simulators.lbf.parallel_env', 'marlflow.env.wrappers.shipped.gray')
+    """
+    if (found := _MOVED.match(path)) is None:
+        return path
+    if module := found["module"]:
+        new = f"env.{_ROOM_OF[module]}.{module}"
+    else:
+        new = f"env.wrappers.shipped.{found['wrapper']}" if found["wrapper"] else "matchmaking.matchmakers"
+    return f"marlflow.{new}{path[found.end() :]}"
+
+
+def with_current_names(values: Any) -> Any:
+    """Return plain data with the import paths of before, wherever they are, as they are now."""
+    if isinstance(values, str):
+        return current_name(values)
+    if isinstance(values, Mapping):
+        return {key: with_current_names(value) for key, value in values.items()}
+    return [with_current_names(value) for value in values] if isinstance(values, list) else values
+
+
+def moved_to(path: str) -> str:
+    """Return the end of the error for a path that cannot be imported: its new name; empty if it has not moved."""
+    return "" if (name := current_name(path)) == path else f"; it has become {name}"

@@ -81,8 +81,7 @@ Threshold: TypeAlias = Annotated[float, Range(0.0, INFINITY, above=True, infinit
 LearningRate: TypeAlias = Annotated[float, Range(0.0, 1.0, low_means="nothing is learned")]
 ActorLearningRate: TypeAlias = Annotated[float, Range(0.0, 1.0, low_means="the actor learns nothing")]
 Discount: TypeAlias = Annotated[
-    float,
-    Range(0.0, 1.0, low_means="only the reward of each decision itself counts, and nothing that comes after it"),
+    float, Range(0.0, 1.0, low_means="only the reward of each decision itself counts, and nothing that comes after it")
 ]
 
 Steps: TypeAlias = Annotated[int, Range(1, _MOST_STEPS)]

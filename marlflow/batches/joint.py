@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from marlflow.base.arrays import Array
-from marlflow.batches.batch import Batch
-from marlflow.batches.train_batch import TrainBatch, for_losses, mean_of
+from marlflow.batches.batch import Batch, TrainBatch, for_losses, mean_of
 
 _KEYS = ("env", "episode", "t_env")
 _AT_ENDS = ("terminated", "truncated", "carried", "bootstrap_obs", "bootstrap_mask")

@@ -1,16 +1,15 @@
-"""Fixed-length sequences for recurrent learners, cut from segments."""
+"""Sequences of one agent's rows for recurrent learners: cut from segments, or drawn from a replay buffer."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 
 from marlflow.base.arrays import Array
-from marlflow.batches.batch import EstimatedBatch
-from marlflow.batches.train_batch import TrainBatch, deaths_in, for_losses
+from marlflow.batches.batch import EstimatedBatch, TrainBatch, deaths_in, for_losses
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,3 +83,51 @@ def cut_sequences(batch: EstimatedBatch, length: int) -> Sequences:
         column[~valid] = 0
     carried = np.repeat(batch.segments["carried"], counts) & (offset == 0)
     return Sequences(columns, valid, batch.columns["memory"][first], carried)
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceTransitions(TrainBatch):
+    """S sequences of an agent's consecutive decisions: up to B rows of burn-in, then 1 to L trained rows.
+
+    Trained rows begin at step B; burn-in ends right before it. Missing steps are zero. Shapes are [S, L, ...], by
+    trained row, unless given.
+    """
+
+    made_from: ClassVar[Mapping[str, str]] = {
+        "Fragment": "a replay of sequences (SplitSegments, NStep, Insert, and source(Draw(...), at=replay))",
+        "Batch": "a replay of sequences (SplitSegments, NStep, Insert, and source(Draw(...), at=replay))",
+    }
+
+    obs: Array
+    """[S, B + L + 1, ...]; the last observation follows the trained rows."""
+    valid: Array
+    """bool [S, B + L + 1]: which observations exist."""
+    memory: Array
+    """[S, ...]: recurrent state before the first valid step."""
+    trained: Array
+    """bool: which rows exist."""
+    action: Array
+    reward: Array
+    """Discounted n-step sums."""
+    discount: Array
+    """Of the value after the n steps; 0 after termination."""
+    following: Array
+    """int64: the step after the n steps, counted from B."""
+    weight: Array
+    """[S]: importance weights."""
+    row_id: Array
+    """[S]: ids in the replay buffer."""
+    version: Array
+    """[rows]: versions of the acting weights."""
+    mask: Array | None = None
+    """bool [S, L + 1, A]: legal actions from step B."""
+    infos: Mapping[str, Array] = field(default_factory=dict)
+    """Columns of infos, as in Transitions."""
+
+    @property
+    def count(self) -> int:
+        return len(self.row_id)
+
+    @property
+    def rows(self) -> int:
+        return len(self.version)

@@ -6,8 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from marlflow.base.errors import ConfigInvalid
-from marlflow.base.problems import Problems
+from marlflow.base.errors import ConfigInvalid, Problems
 from marlflow.checks.compiled import compile_problems
 from marlflow.checks.rehearsal import rehearsal_problems
 from marlflow.checks.validation import problems_of

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from marlflow.base.errors import NotCompiled
-from marlflow.base.problems import Problem
+from marlflow.base.errors import NotCompiled, Problem
 from marlflow.config.checked import CheckedExperiment
 from marlflow.config.environment import environment_name
 from marlflow.config.learners import subject_of

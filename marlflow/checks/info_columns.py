@@ -13,7 +13,7 @@ from marlflow.algorithms.info_columns import columns_of_rows
 from marlflow.algorithms.part import Part, kind_of
 from marlflow.base.errors import EnvironmentFailed
 from marlflow.base.info_columns import COST, At, InfoColumn
-from marlflow.base.shortened import enumerated
+from marlflow.base.sentences import enumerated
 from marlflow.base.spaces import DISCRETE_KINDS, choices_of, components
 from marlflow.batches.batch import Batch
 from marlflow.config.environment import environment_maker, environment_name

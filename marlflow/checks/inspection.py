@@ -9,7 +9,7 @@ from typing import Any
 from gymnasium import spaces as gym
 
 from marlflow.algorithms.algorithm import describe_space, needs_state
-from marlflow.base.problems import Problems
+from marlflow.base.errors import Problems
 from marlflow.base.spaces import Spaces
 from marlflow.checks.info_columns import info_environment_problems
 from marlflow.checks.joint import joint_stream_problems

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from marlflow.algorithms.algorithm import JointAlgorithm
-from marlflow.base.problems import Problem
+from marlflow.base.errors import Problem
 from marlflow.config.environment import environment_name
 from marlflow.config.experiment import Experiment, LearnerConfig, Policy
 from marlflow.config.learners import learner_subject, learners_of, subject_of

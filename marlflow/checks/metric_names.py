@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from marlflow.base.info_columns import COST, USUAL
-from marlflow.base.near import meant
+from marlflow.base.sentences import meant
 from marlflow.config.experiment import Experiment, LearnerConfig, Policy
 from marlflow.config.learners import learners_of
 from marlflow.observe.callback import Callback

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from marlflow.base.problems import Problem, ProblemKind, Problems
+from marlflow.base.errors import Problem, ProblemKind, Problems
 from marlflow.checks.inspection import InspectedEnv
 from marlflow.config.experiment import Experiment, LearnerConfig, Policy
 from marlflow.config.opponents import Pairings

@@ -11,8 +11,7 @@ import torch
 
 from marlflow.algorithms.algorithm import Algorithm, LearningAlgorithm, critic_problems, critic_sees
 from marlflow.algorithms.shipped import SHIPPED
-from marlflow.base.errors import ConfigInvalid
-from marlflow.base.problems import Problem, ProblemKind
+from marlflow.base.errors import ConfigInvalid, Problem, ProblemKind
 from marlflow.base.spaces import Spaces
 from marlflow.batches.critic_input import OWN_OBSERVATION
 from marlflow.config.experiment import LearnerConfig, Policy

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from gymnasium import spaces as gym
 
+from marlflow.algorithms.algorithm import TorchAlgorithm
 from marlflow.algorithms.info_columns import info_columns
 from marlflow.batches.items import Fragment, JointFragment, Packed
 from marlflow.config.learners import subject_of
@@ -24,8 +25,8 @@ from marlflow.config.plans import divided_among, learner_plan
 from marlflow.env.frames import raised
 from marlflow.env.spaces_only import SpacesOnlyEnv, observation_rows
 from marlflow.flow import Traits, source
-from marlflow.flow.item_types import type_name
 from marlflow.flow.rehearsal import FailedStage, rehearse
+from marlflow.flow.traits import type_name
 from marlflow.learner.extra_losses import CheckedLoss
 from marlflow.policy.adapted import AdaptingActor
 from marlflow.policy.recurrent import RecurrentTorsoConfig
@@ -129,7 +130,7 @@ def _plan_problem(alone: RunSpec, learner: LearnerSpec) -> str | None:
     except Exception as error:  # noqa: BLE001  an algorithm of the user's may raise anything
         return f"its learner cannot be made: {raised(error)}"
     # Observations sampled from their spaces do not follow each other as they do in ArCHer's environments.
-    if getattr(learner.algorithm, "plan_needs_environment", False):
+    if isinstance(learner.algorithm, TorchAlgorithm) and learner.algorithm.plan_needs_environment:
         return None
     try:
         fragments = _fragments(alone, parts)

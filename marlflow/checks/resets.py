@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from marlflow.base.near import meant
+from marlflow.base.sentences import meant
 from marlflow.config.experiment import Experiment, LearnerConfig, PolicyStop
 from marlflow.env.frames import raised
 from marlflow.league.alphastar import AlphaStar

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from marlflow.algorithms.algorithm import Algorithm
-from marlflow.base.near import meant
+from marlflow.base.sentences import meant
 from marlflow.base.spaces import Spaces
 from marlflow.config.experiment import Experiment, LearnerConfig, Policy
 from marlflow.config.placement import placements

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from marlflow.base.errors import ConfigInvalid
-from marlflow.base.problems import Problem, Problems
+from marlflow.base.errors import ConfigInvalid, Problem, Problems
 from marlflow.checks.adaptation import adaptation_problems
 from marlflow.checks.info_columns import column_row_problems, metric_columns
 from marlflow.checks.inspection import inspect_env

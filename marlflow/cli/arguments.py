@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Final
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.base.near import meant, nearest
+from marlflow.base.sentences import meant, nearest
 
 COMMANDS: Final = {
     "train": "train the policies of an experiment, each with its own algorithm",

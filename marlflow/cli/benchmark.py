@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.base.near import meant
+from marlflow.base.sentences import meant
 from marlflow.cli.options import Arguments, Command, Option
 from marlflow.cli.progress import shown_progress
 

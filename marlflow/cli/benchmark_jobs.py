@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from marlflow.base.shortened import shortened
+from marlflow.base.sentences import shortened
 from marlflow.cli.benchmark_job import BenchmarkJob
 from marlflow.cli.benchmark_runs import BenchmarkRun
 from marlflow.driver.graceful_shutdown import REASON_OF, REASONS, HungUp, Terminated

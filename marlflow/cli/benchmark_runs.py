@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from marlflow.base.errors import ConfigInvalid, InvalidInput
-from marlflow.base.file_names import file_name
+from marlflow.base.files import file_name
 from marlflow.base.progress import tracked
 from marlflow.cli.arguments import CONFIG_DIR, Words
 from marlflow.cli.job import inline_by_default, prepared

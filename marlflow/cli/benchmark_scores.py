@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.base.new_files import replacing
+from marlflow.base.files import replacing
 from marlflow.cli.benchmark_runs import BenchmarkPlan, BenchmarkRun
 from marlflow.html_report.suite_report import SuiteScores
 

@@ -10,8 +10,7 @@ import sys
 
 from rich.console import Console
 
-from marlflow.base.errors import ConfigInvalid
-from marlflow.base.problems import Problems
+from marlflow.base.errors import ConfigInvalid, Problems
 from marlflow.check_env import BUDGET_S, Trial, check_environment
 from marlflow.check_env.report import show
 from marlflow.cli.arguments import CONFIG_DIR, EPISODES, JSON, SECONDS, Words, split

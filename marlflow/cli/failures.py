@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Iterator
 
 from marlflow.base.errors import InvalidInput, MarlflowError, StageFailed, UserCodeFailed
-from marlflow.base.shortened import shortened
+from marlflow.base.sentences import shortened
 
 
 def failure(error: MarlflowError, job: str = "") -> str:

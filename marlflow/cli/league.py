@@ -99,7 +99,7 @@ def _title(run_dir: Path) -> str:
 
 
 def _export(run: SavedRun, member: str, file: Path) -> None:
-    from marlflow.base.new_files import write_new
+    from marlflow.base.files import write_new
     from marlflow.config.imports import policy_of
     from marlflow.runs.saved_policies import to_export
 

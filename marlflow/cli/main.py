@@ -16,7 +16,7 @@ from functools import partial
 
 from marlflow import __version__
 from marlflow.base.errors import DEBUGGER_QUIT, InvalidInput, MarlflowError
-from marlflow.base.shortened import shortened
+from marlflow.base.sentences import shortened
 from marlflow.cli import arguments
 from marlflow.cli.failures import failure
 from marlflow.cli.helptext import command_help, main_help

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.base.near import meant, nearest
+from marlflow.base.sentences import meant, nearest
 from marlflow.cli.arguments import COMMANDS, DECLARED, FLAG_OF
 
 Kind = Literal["text", "whole number", "number", "switch"]

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 
 import yaml
 
-from marlflow.algorithms.imported import Imported
-from marlflow.base.errors import ConfigInvalid
-from marlflow.base.problems import Problem, ProblemKind
+from marlflow.algorithms.from_run import Imported
+from marlflow.base.errors import ConfigInvalid, Problem, ProblemKind
 from marlflow.checks.commands import check, machines_to_plan_for
 from marlflow.checks.compiled import compiles_rollouts
 from marlflow.cli.arguments import MACHINES, MERMAID, split

@@ -36,13 +36,7 @@ def _convolution(dims: int) -> Callable[..., Any]:
     letters = "DHW"[3 - dims :]
 
     def convolve(
-        x: Any,
-        weight: Any,
-        bias: Any = None,
-        stride: Any = 1,
-        padding: Any = 0,
-        dilation: Any = 1,
-        groups: int = 1,
+        x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
     ) -> Any:
         strides, dilations = _pair(stride, dims), _pair(dilation, dims)
         kernel = [(size - 1) * by + 1 for size, by in zip(weight.shape[2:], dilations, strict=True)]
@@ -163,11 +157,7 @@ def _mse(x: Any, target: Any, reduction: str = "mean") -> Any:
 
 
 def _cross_entropy(
-    x: Any,
-    target: Any,
-    weight: Any = None,
-    reduction: str = "mean",
-    label_smoothing: float = 0.0,
+    x: Any, target: Any, weight: Any = None, reduction: str = "mean", label_smoothing: float = 0.0
 ) -> Any:
     if weight is not None or label_smoothing or x.ndim != 2 or target.ndim != 1:
         raise NotImplementedError("cross_entropy with weights, smoothing or more than two axes")

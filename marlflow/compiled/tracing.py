@@ -23,8 +23,8 @@ from torch.overrides import TorchFunctionMode
 
 from marlflow.base.errors import NotCompiled
 from marlflow.compiled.operators import DEFAULTS, OPERATORS, VIEWS, WITHOUT_EFFECT
-from marlflow.compiled.reductions import ValuesAndIndices
 from marlflow.compiled.rows import Rows, over_rows
+from marlflow.compiled.shapes import ValuesAndIndices
 
 _TORCH_TYPES = {
     "float32": torch.float32,

@@ -69,7 +69,7 @@ class Inputs(NamedTuple):
     target_every: Any
     tau: Any
     learning_rates: Any
-    max_norms: Any
+    max_grad_norms: Any
     scheduled: Mapping[str, Any]
 
 
@@ -92,13 +92,7 @@ def update_program(groups: Sequence[Group], names: list[str], learning: slice) -
     step = partial(_step, groups, names, learning)
 
     def update(
-        state: LearnerState,
-        inputs: Inputs,
-        columns: Mapping[str, Any],
-        order: Any,
-        sizes: Any,
-        count: Any,
-        number: Any,
+        state: LearnerState, inputs: Inputs, columns: Mapping[str, Any], order: Any, sizes: Any, count: Any, number: Any
     ) -> tuple[LearnerState, Steps]:
         if not order.size:
             state, terms, priorities, _ = step(state, inputs, columns, sizes[0], number)
@@ -201,7 +195,7 @@ def _trained(
         own = state.vector[group.start : group.stop]
         (_, losses), gradient = jax.value_and_grad(total_loss, has_aux=True)(own, state.vector, state.target)
         norm = jnp.sqrt(jnp.sum(gradient * gradient))
-        limit = inputs.max_norms[index]
+        limit = inputs.max_grad_norms[index]
         clipped = jnp.where(norm > limit, gradient / (norm / limit), gradient)
         after, optimizer = group.step(own, clipped, state.optimizers[index], inputs.learning_rates[index])
         vector = jax.lax.dynamic_update_slice(state.vector, after, (group.start,))

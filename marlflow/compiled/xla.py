@@ -9,7 +9,7 @@ import warnings
 from functools import cache
 from pathlib import Path
 
-from marlflow.base.new_files import cache_folder
+from marlflow.base.files import cache_folder
 
 _FLAGS = ("--xla_cpu_multi_thread_eigen=false", "intra_op_parallelism_threads=1")
 """One thread, as torch has in each process; a user's own settings of the same flags stand."""

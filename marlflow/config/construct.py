@@ -20,8 +20,8 @@ import numpy as np
 import torch
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.base.moved_names import moved_to
-from marlflow.base.near import meant, nearest
+from marlflow.base.public_names import moved_to
+from marlflow.base.sentences import meant, nearest
 from marlflow.config.recipes import remember
 from marlflow.config.renamed import unknown_key
 from marlflow.config.signatures import called, hints_of, parameters_of, positional_parameters, positional_slots

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from marlflow.base.near import nearest
+from marlflow.base.sentences import nearest
 
 _REPLAY = "replay_agent_steps"
 

@@ -7,11 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from marlflow.algorithms.algorithm import Algorithm
-from marlflow.algorithms.from_run import FromRun, Frozen
-from marlflow.algorithms.imported import Imported, SavedPolicy
+from marlflow.algorithms.from_run import FromRun, Frozen, Imported, SavedPolicy
 from marlflow.algorithms.scripted import Random
-from marlflow.base.errors import InvalidInput
-from marlflow.base.problems import Problems
+from marlflow.base.errors import InvalidInput, Problems
 from marlflow.base.spaces import Spaces
 from marlflow.config.experiment import Experiment, Policy
 from marlflow.config.imports import imported_policy, load_policy, size_problem, space_problem

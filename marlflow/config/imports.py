@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from marlflow.algorithms.algorithm import Algorithm
-from marlflow.algorithms.imported import Imported, SavedPolicy
+from marlflow.algorithms.from_run import Imported, SavedPolicy
 from marlflow.base.errors import CheckpointUnusable, ConfigInvalid, WeightsMismatch
 from marlflow.base.links import check_links
-from marlflow.base.moved_names import with_current_names
+from marlflow.base.public_names import with_current_names
 from marlflow.base.spaces import Spaces
 from marlflow.config.construct import LEFT, fit
 from marlflow.config.experiment import Policy

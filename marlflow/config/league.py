@@ -7,10 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from marlflow.base.errors import MatchmakerFailed
-from marlflow.base.near import meant
-from marlflow.base.problems import Problems
-from marlflow.base.shortened import enumerated
+from marlflow.base.errors import MatchmakerFailed, Problems
+from marlflow.base.sentences import enumerated, meant
 from marlflow.batches.items import Weights
 from marlflow.config.comments import files
 from marlflow.config.experiment import Experiment, Policy

@@ -8,9 +8,8 @@ from typing import Final
 
 from marlflow.algorithms.algorithm import Algorithm
 from marlflow.algorithms.scripted import Random
-from marlflow.base.errors import ConfigInvalid, InvalidInput
-from marlflow.base.near import absent, meant
-from marlflow.base.problems import Problems
+from marlflow.base.errors import ConfigInvalid, InvalidInput, Problems
+from marlflow.base.sentences import absent, meant
 from marlflow.base.spaces import Spaces
 from marlflow.config.experiment import Experiment, Policy
 from marlflow.config.frozen import described_source

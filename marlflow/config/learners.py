@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from marlflow.base.near import meant
+from marlflow.base.sentences import meant
 from marlflow.config.experiment import Experiment, LearnerConfig, Policy
 from marlflow.runtime.spec import LearnerSpec
 

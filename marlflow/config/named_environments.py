@@ -10,7 +10,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.base.near import meant, nearest
+from marlflow.base.sentences import meant, nearest
 from marlflow.config.comments import names, text_of
 from marlflow.config.experiment import Env, Experiment
 from marlflow.config.schema import wrappers_of

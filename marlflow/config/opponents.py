@@ -10,11 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 
-from marlflow.algorithms.imported import Imported
+from marlflow.algorithms.from_run import Imported
 from marlflow.algorithms.scripted import Random
-from marlflow.base.errors import ConfigInvalid
-from marlflow.base.near import meant
-from marlflow.base.problems import Problem, Problems
+from marlflow.base.errors import ConfigInvalid, Problem, Problems
+from marlflow.base.sentences import meant
 from marlflow.base.spaces import Spaces
 from marlflow.config.experiment import Experiment, Policy
 from marlflow.config.frozen import unfit_problem

@@ -21,8 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.base.near import meant
-from marlflow.base.shortened import enumerated
+from marlflow.base.sentences import enumerated, meant
 from marlflow.config.compose import (
     SUITE,
     SWEEPER_PARAMS,

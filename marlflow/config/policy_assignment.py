@@ -11,10 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from marlflow.base.errors import ConfigInvalid, MatchmakerFailed
-from marlflow.base.near import meant, nearest
-from marlflow.base.problems import Problems
-from marlflow.base.shortened import enumerated
+from marlflow.base.errors import ConfigInvalid, MatchmakerFailed, Problems
+from marlflow.base.sentences import enumerated, meant, nearest
 from marlflow.batches.items import Weights
 from marlflow.config.experiment import Experiment, Policy
 from marlflow.config.learners import listed_policies, policy_settings

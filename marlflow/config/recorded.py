@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.base.moved_names import with_current_names
-from marlflow.base.own_signature import is_signed, signature_of
+from marlflow.base.files import is_signed, signature_of
+from marlflow.base.public_names import with_current_names
 from marlflow.config.description import describe
 from marlflow.config.experiment import Experiment
 from marlflow.config.records import with_absolute_records

@@ -8,9 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from marlflow.base.errors import ConfigInvalid
-from marlflow.base.near import meant
-from marlflow.base.problems import Problems
+from marlflow.base.errors import ConfigInvalid, Problems
+from marlflow.base.sentences import meant
 from marlflow.base.spaces import Spaces
 from marlflow.config.construct import LEFT, fit
 from marlflow.config.environment import environment_maker, opened

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from marlflow.algorithms.shipped import SHIPPED
-from marlflow.base.near import absent, nearest
-from marlflow.base.problems import Problem
+from marlflow.base.errors import Problem
+from marlflow.base.sentences import absent, nearest
 from marlflow.config.foreign_names import FOREIGN_NAMES, own_key
 from marlflow.config.target_nodes import TARGET
 

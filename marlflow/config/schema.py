@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from marlflow.algorithms.algorithm import Algorithm, Capabilities
 from marlflow.algorithms.scripted import Random
 from marlflow.base.errors import ConfigInvalid
-from marlflow.base.near import absent
+from marlflow.base.sentences import absent
 from marlflow.config.callbacks import with_callbacks
 from marlflow.config.comments import names
 from marlflow.config.construct import LEFT, arguments_for, build, construct, fit, imported

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from marlflow.base.problems import Problem, ProblemKind
+from marlflow.base.errors import Problem, ProblemKind
 from marlflow.base.ranges import INFINITY, Range, declared_range
 from marlflow.base.schedules import CosineDecay, Linear, PiecewiseConstant, Schedule
 from marlflow.config.construct import LEFT, fit

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from marlflow.base.near import absent, meant, nearest
-from marlflow.base.shortened import enumerated
+from marlflow.base.sentences import absent, enumerated, meant, nearest
 from marlflow.config.comments import names
 from marlflow.config.foreign_names import FOREIGN_NAMES, own_paths
 

@@ -10,7 +10,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.base.near import absent
+from marlflow.base.sentences import absent
 from marlflow.config.compose import SUITE, Groups, composing
 from marlflow.config.construct import imported
 from marlflow.config.folders import searchpath_problems

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.base.own_signature import is_signed, signature_of
+from marlflow.base.files import is_signed, signature_of
 from marlflow.config.shipped_parts import ENVIRONMENT, EXPERIMENT, Allowed
 from marlflow.config.target_nodes import TARGET
 

@@ -12,24 +12,20 @@ import torch
 from torch import nn
 
 from marlflow.algorithms.algorithm import Member, TorchAlgorithm, critic_sees
-from marlflow.algorithms.from_run import FromRun
-from marlflow.algorithms.imported import Imported, SavedPolicy
-from marlflow.algorithms.initial_parameters import InitialParameters
+from marlflow.algorithms.from_run import FromRun, Imported, InitialParameters, SavedPolicy
 from marlflow.base.arrays import Array
-from marlflow.base.errors import ConfigInvalid, InvalidInput
-from marlflow.base.near import meant
-from marlflow.base.problems import Problems
+from marlflow.base.errors import ConfigInvalid, InvalidInput, Problems
+from marlflow.base.sentences import meant
 from marlflow.batches.critic_input import critic_input_problems
 from marlflow.config.experiment import Policy
 from marlflow.config.frozen import about, source_policy
 from marlflow.config.imports import imported_policy, size_problem, space_problem
 from marlflow.env.spaces_only import observation_rows
 from marlflow.learner.compute import ON_CPU
-from marlflow.learner.named_parameters import ACTOR, is_part, named_parameters
-from marlflow.policy.actor import RecurrentActor
-from marlflow.policy.network_actor import NetworkActor
+from marlflow.learner.parameters import ACTOR, is_part, named_parameters
+from marlflow.policy.actor import NetworkActor, RecurrentActor
 from marlflow.policy.tensors import as_tensor, parameters_of
-from marlflow.policy.unwrapped import network_of
+from marlflow.policy.warmup import network_of
 from marlflow.runs.checkpoint_format import tensors_file
 from marlflow.runtime.spec import LearnerSpec, PolicySpec, RunSpec
 

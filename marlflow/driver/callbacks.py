@@ -14,8 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from marlflow.base.errors import CheckpointUnusable
-from marlflow.base.fault_kind import FaultKind
+from marlflow.base.errors import CheckpointUnusable, FaultKind
 from marlflow.base.serialization import Tree
 from marlflow.config.experiment import Experiment
 from marlflow.driver.service import Service

@@ -6,8 +6,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from marlflow.base.errors import ActorLost, CheckpointFailed
-from marlflow.base.fault_kind import FaultKind
+from marlflow.base.errors import ActorLost, CheckpointFailed, FaultKind
 from marlflow.driver.checkpointing import Checkpointer
 from marlflow.driver.faults import FaultBudget
 from marlflow.driver.run_metrics import RunMetrics

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from marlflow.algorithms.imported import Imported, SavedPolicy
+from marlflow.algorithms.from_run import Imported, SavedPolicy
 from marlflow.algorithms.scripted import Random
 from marlflow.base.errors import CheckpointUnusable, ConfigInvalid
 from marlflow.base.links import check_links

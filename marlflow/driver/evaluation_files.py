@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from marlflow.base.errors import ConfigInvalid
+from marlflow.base.files import write_new
 from marlflow.base.links import check_links
-from marlflow.base.new_files import write_new
 from marlflow.driver.evaluate import EvaluationResult
 from marlflow.league.comparison import CONFIDENCE, Comparison, Results
 from marlflow.league.policy_returns import PolicyReturns

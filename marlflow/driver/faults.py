@@ -11,8 +11,7 @@ import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
 
-from marlflow.base.errors import BudgetExceeded, EnvironmentFailed, EnvironmentHung, MarlflowError
-from marlflow.base.fault_kind import FaultKind
+from marlflow.base.errors import BudgetExceeded, EnvironmentFailed, EnvironmentHung, FaultKind, MarlflowError
 from marlflow.batches.items import Update
 from marlflow.config.experiment import Faults
 from marlflow.driver.run_metrics import RunMetrics

@@ -9,7 +9,7 @@ from typing import Any
 from marlflow.config.checked import CheckedExperiment
 from marlflow.config.plans import drawn_plan
 from marlflow.driver.learner_totals import LearnerTotals
-from marlflow.flow.needs import agent_steps_of_first_update
+from marlflow.flow.plan import agent_steps_of_first_update
 
 
 def why_never_updated(checked: CheckedExperiment, name: str, totals: LearnerTotals, agent_steps_sampled: int) -> str:

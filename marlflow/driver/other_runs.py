@@ -8,8 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from marlflow.algorithms.from_run import FromRun, Frozen, with_copies
-from marlflow.algorithms.imported import Imported
+from marlflow.algorithms.from_run import FromRun, Frozen, Imported, with_copies
 from marlflow.config.checked import CheckedExperiment
 from marlflow.config.experiment import Experiment, Policy
 from marlflow.config.league_members import COPY, FROM

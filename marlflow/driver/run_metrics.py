@@ -9,7 +9,7 @@ from operator import attrgetter
 from statistics import fmean
 from typing import Any, cast
 
-from marlflow.base.fault_kind import FaultKind
+from marlflow.base.errors import FaultKind
 from marlflow.base.info_columns import COST
 from marlflow.base.serialization import Tree
 from marlflow.batches.items import Update, Weights

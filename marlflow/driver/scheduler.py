@@ -10,7 +10,7 @@ from marlflow.base.schedules import Schedule
 from marlflow.base.serialization import Tree
 from marlflow.driver.run_metrics import RunMetrics
 from marlflow.driver.service import Service
-from marlflow.learner.multiplier import COST_EPISODES, COST_TOTAL
+from marlflow.learner.part_state import COST_EPISODES, COST_TOTAL
 from marlflow.observe.report import Report
 from marlflow.runtime.protocol import RunComponents
 from marlflow.runtime.spec import LearnerSpec, RunSpec

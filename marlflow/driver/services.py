@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from marlflow.base.awaiting import begun
-from marlflow.base.fault_kind import FaultKind
+from marlflow.base.errors import FaultKind
 from marlflow.batches.items import Inserted, Update
 from marlflow.config.checked import CheckedExperiment
 from marlflow.config.dealers import dealer_of, store_of

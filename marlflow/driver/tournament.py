@@ -8,8 +8,7 @@ from itertools import product
 
 import numpy as np
 
-from marlflow.base.errors import ConfigInvalid, InvalidInput
-from marlflow.base.problems import Problem
+from marlflow.base.errors import ConfigInvalid, InvalidInput, Problem
 from marlflow.base.random import episode_seed, key
 from marlflow.driver.entrants import Entrant, Entrants
 from marlflow.league.comparison import ComparedGame, Comparison, comparison

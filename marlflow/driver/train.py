@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from marlflow.base.errors import ConfigInvalid, MarlflowError, MatchmakerFailed, RuntimeFailed, StageFailed
-from marlflow.base.moved_names import with_current_names
-from marlflow.base.new_files import replacing
+from marlflow.base.files import replacing
+from marlflow.base.public_names import with_current_names
 from marlflow.checks.commands import check, machines_of, runtime_of
 from marlflow.config.checked import CheckedExperiment
 from marlflow.config.cluster_address import cluster_address, cluster_setting

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from marlflow.base.arrays import Array
-from marlflow.base.shortened import enumerated
+from marlflow.base.sentences import enumerated
 from marlflow.base.spaces import DISCRETE_KINDS
 from marlflow.env.declared import name_problem
 from marlflow.env.episode_location import EpisodeLocation

@@ -9,7 +9,7 @@ from typing import Any
 from gymnasium import spaces
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.base.shortened import enumerated
+from marlflow.base.sentences import enumerated
 
 
 def declared_agents(env: Any) -> Sequence[str]:

@@ -14,8 +14,8 @@ from typing import Any
 from pettingzoo import AECEnv, ParallelEnv
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.base.moved_names import moved_to
-from marlflow.base.near import meant
+from marlflow.base.public_names import moved_to
+from marlflow.base.sentences import meant
 from marlflow.env.batched.protocol import BatchedEnv
 from marlflow.env.batched.versions import Batched, BatchedMaker, batch_wrapped, batched_maker, makes_batches
 from marlflow.env.functional_protocol import FunctionalEnv

@@ -1,7 +1,7 @@
 """Dataflow graphs: plans as values, and the executor that runs them."""
 
 from marlflow.flow.executor import Executor
-from marlflow.flow.flow import Flow, merge, source
+from marlflow.flow.flow import Flow, Rotation, merge, source
 from marlflow.flow.meters import Hook, StageId
 from marlflow.flow.pace import AgentSteps, AtMost, Freely, InTurn, Pace
 from marlflow.flow.plan import AnyPlan, Feed, Plan, Rounds, Together, WorkBetweenRounds, together
@@ -15,7 +15,6 @@ from marlflow.flow.protocols import (
     StageCall,
     StageTimes,
 )
-from marlflow.flow.rotation import Rotation
 from marlflow.flow.traits import Traits
 
 __all__ = [

@@ -147,11 +147,6 @@ class Cell:
         return self.kind is None or self.kind is Kind.QUEUE
 
     @property
-    def is_idle(self) -> bool:
-        """Whether nothing is in flight or undelivered."""
-        return self.in_flight == 0 and not self.pending
-
-    @property
     def is_abandoned(self) -> bool:
         """Whether all consumers have ended."""
         return bool(self.outs) and all(edge.discarding for edge in self.outs.values())

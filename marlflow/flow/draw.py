@@ -159,7 +159,8 @@ def mermaid(plan: AnyPlan) -> str:
         for stage in drawn:
             if owner[id(stage)] == name:
                 left, right = _SHAPES.get(stage.kind, ("[", "]"))
-                lines.append(f'    {ids[id(stage)]}{left}"{_escaped(_label_and_place(stage))}"{right}')
+                place = "" if stage.place is None else f"\nat {stage.place.name}"
+                lines.append(f'    {ids[id(stage)]}{left}"{_escaped(label(stage) + place)}"{right}')
         lines.append("  end")
     lines += [f"  {arrow}" for stage in drawn for arrow in _arrows(stage, ids)]
     if isinstance(plan, Together):
@@ -197,11 +198,6 @@ def _title(plan: AnyPlan, name: str) -> str:
         return f"{name}, {_round_text(plan)}"
     member = next(member for member in plans_of(plan) if member.name == name)
     return _heading(member) + (f", {member.pace}" if member.pace is not None else "")
-
-
-def _label_and_place(stage: Flow[Any]) -> str:
-    place = stage.place
-    return f"{label(stage)}\nat {place.name}" if place is not None else label(stage)
 
 
 def _escaped(text: str) -> str:

@@ -14,13 +14,45 @@ from marlflow.flow.cells import Cell
 from marlflow.flow.compile import compile_plan
 from marlflow.flow.firing import Firing, current_condition
 from marlflow.flow.flow import Kind
-from marlflow.flow.metering import stage_metrics
 from marlflow.flow.meters import Condition, Hook
 from marlflow.flow.plan import AnyPlan, Together
 from marlflow.flow.protocols import BeginsAhead
-from marlflow.flow.restart import restart_plan
-from marlflow.flow.round_pause import RoundPause
-from marlflow.flow.state import ConvertItem, load_network_state, network_state
+from marlflow.flow.state import ConvertItem, load_network_state, network_state, restart_plan, stage_metrics
+
+
+class RoundPause:
+    """Decides whether a plan pauses before its next round.
+
+    `between_rounds()` is called once per round; if it returns a function, that is called at rest before the round.
+    """
+
+    def __init__(self, between_rounds: Callable[[], Callable[[], None] | None] | None) -> None:
+        self._between_rounds = between_rounds
+        self._has_called = False
+        self._at_rest: Callable[[], None] | None = None
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether a pause is pending, so sources must not start new items."""
+        return self._at_rest is not None
+
+    def permits_round(self) -> bool:
+        """Return whether the next round may start now."""
+        if self._between_rounds is not None and not self._has_called:
+            self._has_called = True
+            self._at_rest = self._between_rounds()
+        return self._at_rest is None
+
+    def has_begun(self) -> None:
+        """Note that the round has started."""
+        self._has_called = False
+
+    def reached(self) -> None:
+        """Call the pending function, at rest."""
+        at_rest, self._at_rest = self._at_rest, None
+        if at_rest is not None:
+            at_rest()
+
 
 SETTLE_S = 60.0
 """After a stage fails: the most seconds to wait for calls in flight before the error is raised."""

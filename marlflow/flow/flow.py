@@ -11,13 +11,31 @@ A flow is a value. `then`, `gather`, `split`, `fork`, `queue` and `merge` return
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Generic, Literal, TypeVar, overload
 
 from marlflow.flow.pace import Pace
 from marlflow.flow.protocols import GatherOperator, Located, Place, StageCall, describe, name_of, stage_call
 from marlflow.flow.traits import NO_TRAITS, Traits, traits_of
+
+
+@dataclass(slots=True)
+class Rotation:
+    """Routes items to branches 0 to `branches` - 1 round-robin; the position is saved with the plan.
+
+    >>> deal = Rotation(2)
+    >>> [branch for item in "abc" for branch, _ in deal(item)]
+    [0, 1, 0]
+    """
+
+    branches: int
+    next_branch: int = field(default=0, repr=False)
+
+    def __call__(self, item: Any) -> Iterator[tuple[int, Any]]:
+        yield self.next_branch, item
+        self.next_branch = (self.next_branch + 1) % self.branches
+
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -102,12 +120,7 @@ class Flow(Generic[T]):
     ) -> Flow[U]: ...
 
     def then(
-        self,
-        operator: Callable[..., Any],
-        *,
-        at: Any = None,
-        name: str | None = None,
-        traits: Traits | None = None,
+        self, operator: Callable[..., Any], *, at: Any = None, name: str | None = None, traits: Traits | None = None
     ) -> Flow[Any]:
         """Apply `operator` to each item: one output per input.
 

@@ -1,4 +1,4 @@
-"""Checkpoint state of a running plan."""
+"""A running plan's stage metrics, its checkpoint state, and its restart, which drops all that waits in it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,58 @@ from typing import Any
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.flow.cells import Cell, Edge
 from marlflow.flow.compile import Network
-from marlflow.flow.flow import Kind
+from marlflow.flow.flow import Kind, Rotation
+from marlflow.flow.meters import Meter
 from marlflow.flow.protocols import HoldsItems
-from marlflow.flow.rotation import Rotation
+
+
+def stage_metrics(network: Network, before: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return each stage's metrics by `plan/stage`, added to `before` (of a resumed run)."""
+    metrics: dict[str, dict[str, Any]] = {}
+    for cell in network.cells:
+        if not cell.is_plumbing:
+            for position, stage in enumerate(cell.stages):
+                metrics[str(stage)] = _stage_meter(cell, position).snapshot()
+    for edge in network.edges:
+        if edge.stage is not None:
+            metrics[str(edge.stage)] = Meter(edge.passed, edge.rows, edge.dropped, edge.rows_dropped).snapshot()
+    for name, earlier in before.items():
+        now = metrics.get(name, dict.fromkeys(earlier, 0))
+        metrics[name] = {metric: now[metric] + value for metric, value in earlier.items()}
+    return metrics
+
+
+def _stage_meter(cell: Cell, position: int) -> Meter:
+    meter, clock = cell.meters[position], cell.clock
+    busy_s, starved_s, blocked_s, _ = clock.spent_s
+    if cell.call is not None:
+        busy_s = meter.busy_s
+        # While other stages of a fused call run, the first counts as blocked and the others as starved.
+        elsewhere_s = max(0.0, clock.called_s - busy_s)
+        starved_s += elsewhere_s if position > 0 else 0.0
+        blocked_s += elsewhere_s if position == 0 else 0.0
+    last = position == len(cell.stages) - 1
+    edges = [edge for edge in cell.outs.values() if edge.stage is None]
+    dropped = cell.lost + sum(edge.dropped for edge in edges) if last else 0
+    rows_dropped = cell.rows_lost + sum(edge.rows_dropped for edge in edges) if last else 0
+    return Meter(meter.items, meter.rows, dropped, rows_dropped, busy_s, starved_s, blocked_s)
+
+
+def restart_plan(network: Network, plan: str) -> int:
+    """Drop (and count) all that waits in a plan's queues and gathers, and restart its paces; return the agent steps.
+
+    The plan is at rest. A gather that does not have its items in `held` keeps them.
+    """
+    cells = network.by_plan[plan]
+    assert not any(cell.in_flight for cell in cells), f"plan {plan!r} is not at rest"
+    edges = {id(edge): edge for cell in cells for edge in cell.inboxes}
+    rows = sum(edge.empty() for edge in edges.values()) + sum(cell.drop_held() for cell in cells)
+    # The shared split may have items that do not fit into the plan's queue.
+    rows += sum(cell.drop_pending(edges) for cell in network.cells)
+    for ledger in network.ledgers_of(plan):
+        ledger.restart()
+    return rows
+
 
 ConvertItem = Callable[[Any], Any]
 """Converts an item to its saved form, or back."""

@@ -1,13 +1,111 @@
-"""Traits: what checking, pacing and placement need to know about an operator."""
+"""Traits: what checking, pacing and placement need to know about an operator; item types from its annotations."""
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Hashable, Mapping
+import types
+from collections.abc import Awaitable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from operator import or_ as operator_or
+from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from marlflow.flow.item_types import annotated_input, annotated_output, annotated_route
+
+def annotated_input(operator: Any, method: str = "__call__") -> Any:
+    """Return the operator's input item type, or Any."""
+    function, bound = _function(operator, method)
+    if function is None:
+        return Any
+    parameters = list(inspect.signature(function).parameters)[bound:]
+    return _hints(function).get(parameters[0], Any) if parameters else Any
+
+
+def annotated_output(operator: Any, method: str = "__call__") -> Any:
+    """Return the operator's output item type, inside an awaitable or list, or Any."""
+    result = _return_hint(operator, method)
+    return _without_awaitable(_element_type(result) if method == "add" else result)
+
+
+def annotated_route(operator: Any) -> Any:
+    """Return the item type of a split's (branch, item) pairs, or Any."""
+    pair = get_args(_element_type(_return_hint(operator, "__call__")))
+    return pair[1] if len(pair) == 2 else Any
+
+
+def _return_hint(operator: Any, method: str) -> Any:
+    function, _ = _function(operator, method)
+    return _hints(function).get("return", Any) if function is not None else Any
+
+
+def _function(operator: Any, method: str) -> tuple[Any, int]:
+    if inspect.isfunction(operator):
+        return operator, 0
+    if inspect.ismethod(operator):
+        return operator.__func__, 1
+    function = None if inspect.isclass(operator) else getattr(type(operator), method, None)
+    return (function, 1) if inspect.isfunction(function) else (None, 0)
+
+
+def _hints(function: Any) -> dict[str, Any]:
+    try:
+        return get_type_hints(function)
+    # Names imported only under TYPE_CHECKING cannot be resolved: treat the stage as untyped.
+    except (NameError, TypeError):
+        return {}
+
+
+def _without_awaitable(hint: Any) -> Any:
+    if get_origin(hint) in (Union, types.UnionType):
+        return functools.reduce(operator_or, (_without_awaitable(option) for option in get_args(hint)))
+    return get_args(hint)[0] if _is_awaitable(hint) and get_args(hint) else hint
+
+
+def _is_awaitable(hint: Any) -> bool:
+    origin = get_origin(hint)
+    return inspect.isclass(origin) and issubclass(origin, Awaitable)
+
+
+def _element_type(hint: Any) -> Any:
+    origin = get_origin(hint)
+    if inspect.isclass(origin) and issubclass(origin, Iterable) and get_args(hint):
+        return get_args(hint)[0]
+    return Any
+
+
+def fits(got: Any, expected: Any) -> bool:
+    """Return whether items of type `got` are accepted as `expected`; unknown types fit."""
+    if got is Any or expected is Any or isinstance(got, TypeVar) or isinstance(expected, TypeVar):
+        return True
+    wanted = options(expected)
+    return all(any(_is_a(option, want) for want in wanted) for option in options(got))
+
+
+def options(hint: Any) -> tuple[Any, ...]:
+    """Return the members of a union, or the single type."""
+    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+
+
+def _is_a(got: Any, want: Any) -> bool:
+    got, want = get_origin(got) or got, get_origin(want) or want
+    if not inspect.isclass(got) or not inspect.isclass(want):
+        return bool(got == want)
+    return issubclass(got, want)
+
+
+def bridge(got: Any, expected: Any) -> str | None:
+    """Return the stage that makes `expected` from `got`, if any."""
+    for option in options(expected):
+        made_from = getattr(option, "made_from", {})
+        for source in options(got):
+            if (stage := made_from.get(type_name(source))) is not None:
+                return str(stage)
+    return None
+
+
+def type_name(hint: Any) -> str:
+    """Return the type's name for error messages."""
+    return " or ".join(getattr(option, "__name__", str(option)) for option in options(hint))
+
 
 Movable: TypeAlias = Literal["fragments", "batches"]
 

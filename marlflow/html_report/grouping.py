@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.base.near import nearest
+from marlflow.base.sentences import nearest
 from marlflow.html_report.differences import ALGORITHM, MISSING, as_text, class_name, identity, named, short_keys, whole
 from marlflow.html_report.runs import Config, ReportedRun
 

@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.base.new_files import replacing
+from marlflow.base.files import replacing
 from marlflow.base.progress import tracked
 from marlflow.base.return_units import Units
 from marlflow.html_report.evaluations import evaluations

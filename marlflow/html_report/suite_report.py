@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from marlflow.base.new_files import replacing
+from marlflow.base.files import replacing
 from marlflow.html_report import texts
 from marlflow.html_report.charts import look, profiles
 from marlflow.html_report.page import GENERATOR, is_clear, templates

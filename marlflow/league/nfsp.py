@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from marlflow.base.near import meant
 from marlflow.base.ranges import SomeShare
+from marlflow.base.sentences import meant
 from marlflow.league.members import Members
 from marlflow.league.modes import LeagueView, pick
 

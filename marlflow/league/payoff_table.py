@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from marlflow.base.new_files import replacing
+from marlflow.base.files import replacing
 from marlflow.league.game_statistics import ProfileCell, Returns
 from marlflow.league.payoffs import Payoffs, Profile
 from marlflow.league.sides import Sides

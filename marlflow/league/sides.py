@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from marlflow.base.shortened import enumerated
+from marlflow.base.sentences import enumerated
 from marlflow.sampling.mapping import group
 
 _TOO_FEW_SIDES = "league.sides needs at least two sides: nobody would be a rival of anybody"

@@ -1,17 +1,44 @@
-"""Advantages and value targets by generalized advantage estimation (GAE)."""
+"""Advantages and value targets: generalized advantage estimation (GAE) and V-trace.
+
+`bootstrap_at_death` gives credit beyond an agent's death, for teams with a common reward: rewards after the death of
+one of its agents may be due to that agent. The value after its last row is then not 0 but an estimate of the survivors'
+(posthumous credit; Cohen et al., 2021, arXiv:2111.05992).
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from marlflow.base.arrays import Array
 from marlflow.batches.batch import Batch, EstimatedBatch
-from marlflow.learner.deaths import bootstrap_by_survivors
-from marlflow.losses.advantages import generalized_advantage_estimation
-from marlflow.losses.lagrangian import constrained_advantage
+from marlflow.learner.compute import tensors_on
+from marlflow.losses.advantages import generalized_advantage_estimation, vtrace
+from marlflow.losses.policy_gradient import constrained_advantage
+
+
+def bootstrap_by_survivors(batch: Batch, next_value: Array) -> Array:
+    """Set in `next_value` [N] the values after the last rows of agents that others outlive; return which, bool [N].
+
+    Such a row gets the mean next value of the agents of this policy that decided at the same env step of its episode
+    and have not terminated. So all agents must decide at every env step, as in Parallel environments. It is not the
+    critic's value for the dead agent itself, which has no rows and so never trained the critic there.
+    """
+    died = np.zeros(batch.rows, bool)
+    died[batch.ends()[batch.segments["terminated"]]] = True
+    if not died.any():
+        return died
+    moments = np.stack([batch["env"], batch["episode"], batch["t_env"]])
+    _, group = np.unique(moments, axis=1, return_inverse=True)
+    group = group.reshape(-1)
+    counts = np.bincount(group, ~died)
+    sums = np.bincount(group, np.where(died, 0.0, next_value))
+    died &= counts[group] > 0
+    next_value[died] = (sums / np.maximum(counts, 1.0))[group[died]]
+    return died
+
 
 # Keeps equal advantages from being divided by 0.
 _STD_EPSILON = 1e-8
@@ -30,7 +57,7 @@ def advantages(
 ) -> EstimatedBatch:
     """Add columns `value`, `advantage` and `value_target` (float32 [N]) by the learner's current critic.
 
-    With `bootstrap_at_death` also `bootstrapped_at_death` (bool [N]), see `learner.deaths`.
+    With `bootstrap_at_death` also `bootstrapped_at_death` (bool [N]), see `learner.advantages`.
     """
     value, next_value, at_death = values_around(batch, learner, bootstrap_at_death)
     estimate, target = _estimates(batch, "reward", value, next_value, discount, gae_lambda)
@@ -101,3 +128,47 @@ def normalized(batch: EstimatedBatch) -> EstimatedBatch:
     std = advantage.std() + _STD_EPSILON
     scaled = ((advantage - advantage.mean()) / std).astype(np.float32)
     return EstimatedBatch({**batch.columns, "advantage": scaled}, batch.segments)
+
+
+def actor_log_probs(actor: Any, batch: Batch, device: torch.device) -> Array:
+    """Return the log-probabilities of the batch's actions under `actor`, which is on `device`, float32 [N]."""
+    tensor = tensors_on(device)
+    with torch.inference_mode():
+        outputs = actor(tensor(batch.columns["obs"]))
+        mask = tensor(batch.columns["action_mask"]) if "action_mask" in batch.columns else None
+        logp, _ = actor.log_prob_and_entropy(outputs, tensor(batch.columns["action"]), mask)
+    array: Array = logp.cpu().numpy()
+    return array
+
+
+def corrected(
+    batch: Batch,
+    logp: Array,
+    critic: Critic,
+    discount: float,
+    trace_lambda: float,
+    rho_max: float,
+    c_max: float,
+    *,
+    bootstrap_at_death: bool = False,
+) -> EstimatedBatch:
+    """Add columns `value`, `advantage` and `value_target` (float32 [N]) by V-trace, and the current `logp` [N].
+
+    With `bootstrap_at_death` also `bootstrapped_at_death` (bool [N]), see `learner.advantages`.
+    """
+    value, next_value, at_death = values_around(batch, critic, bootstrap_at_death)
+    # Segments are concatenated on one time axis; lambda 0 at their ends stops traces from crossing over.
+    lambdas = np.full(batch.rows, trace_lambda)
+    lambdas[batch.ends()] = 0.0
+    log_rho = logp.astype(np.float64) - batch.columns["behavior_logp"]
+    columns = (batch.columns["reward"], np.full(batch.rows, discount), lambdas, value, next_value, log_rho)
+    r_t, discount_t, lambda_t, v_tm1, v_t, log_rho_tm1 = (torch.from_numpy(c.astype(np.float64)) for c in columns)
+    estimate = vtrace(r_t, discount_t, lambda_t, v_tm1, v_t, log_rho_tm1, rho_max, c_max)
+    estimates = {
+        "value": value,
+        "advantage": estimate.advantage_tm1.numpy().astype(np.float32),
+        "value_target": estimate.target_tm1.numpy().astype(np.float32),
+        "logp": logp,
+        **at_death,
+    }
+    return EstimatedBatch({**batch.columns, **estimates}, batch.segments)

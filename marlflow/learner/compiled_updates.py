@@ -14,14 +14,12 @@ from torch.nn.modules.conv import _ConvNd
 
 from marlflow.base.errors import InvalidInput, NotCompiled
 from marlflow.compiled import xla
-from marlflow.learner.gradient_exchange import GradientExchange
+from marlflow.learner.gradient_exchange import GradientExchange, UpdateLimit
 from marlflow.learner.loss import LossTerms
 from marlflow.learner.loss_groups import OptimizerGroup
-from marlflow.learner.padded_sizes import padded_size, padded_sizes
 from marlflow.learner.parameters import LearnerParameters
 from marlflow.learner.traced_losses import TracedLosses
-from marlflow.learner.update_job import TargetUpdate, UpdateJob, UpdateResult
-from marlflow.learner.update_limit import UpdateLimit
+from marlflow.learner.update_job import TargetUpdate, UpdateJob, UpdateResult, padded_size, padded_sizes
 
 if TYPE_CHECKING:
     from marlflow.compiled.update import Steps
@@ -343,7 +341,7 @@ class _Program:
 
         every, tau = (0, 1.0) if target is None else target
         rates = np.array([group.optimizer.learning_rate for group in self._groups], np.float32)
-        norms = np.array([group.optimizer.max_norm for group in self._groups], np.float32)
+        norms = np.array([group.optimizer.max_grad_norm for group in self._groups], np.float32)
         scheduled = {name: np.float32(value) for name, value in self._losses.scheduled.items()}
         others = tuple(buffer.numpy() for buffer in self._losses.others)
         return Inputs(others, np.int32(every), np.float32(tau), rates, norms, scheduled)

@@ -12,10 +12,9 @@ from typing import Any, Final, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from marlflow.base.errors import ConfigInvalid, InvalidInput
-from marlflow.base.problems import Problem
+from marlflow.base.errors import ConfigInvalid, InvalidInput, Problem
 from marlflow.base.schedules import Schedule, ScheduledFloat, initial_value
-from marlflow.learner.multiplier import MULTIPLIER
+from marlflow.learner.part_state import MULTIPLIER
 
 ExtraLossFunction: TypeAlias = Callable[[Any, Mapping[str, Tensor]], Tensor]
 """A function of the learner's module and a minibatch, columns [N, ...], to a scalar, []: a mean over rows.

@@ -13,10 +13,9 @@ import torch
 from marlflow.base.arrays import Array
 from marlflow.base.errors import InvalidInput
 from marlflow.base.serialization import Tree
-from marlflow.batches.batch import Transitions
+from marlflow.batches.batch import TrainBatch, Transitions
 from marlflow.batches.critic_input import CriticInput
 from marlflow.batches.items import Gradients, Update, Weights
-from marlflow.batches.train_batch import TrainBatch
 from marlflow.flow import Place
 from marlflow.learner.compiled_updates import GRADIENTS_APART, STEPS_AHEAD, Compile, CompiledUpdates
 from marlflow.learner.compute import ON_CPU, Compute, tensors_on
@@ -25,17 +24,14 @@ from marlflow.learner.distributed.followers import LeaderAndFollowers
 from marlflow.learner.distributed.replicas import AllShardsExchange, ReplicaExchange
 from marlflow.learner.extra_losses import ExtraLosses
 from marlflow.learner.gradient_exchange import GradientExchange, ProcessGroup, SingleProcess
-from marlflow.learner.initial_priorities import chunked_priorities
 from marlflow.learner.loss import LossFunction
 from marlflow.learner.loss_groups import LossGroup, as_groups, noise_width
 from marlflow.learner.optimizer import Adam, Optimizer
-from marlflow.learner.parameters import COUNTS, LearnerParameters
+from marlflow.learner.parameters import COUNTS, LearnerParameters, check_state, with_published
 from marlflow.learner.part_state import PartState, saved_name
-from marlflow.learner.saved_state import check_state, with_published
-from marlflow.learner.update_job import TargetUpdate, UpdateRequest
+from marlflow.learner.update_job import TargetUpdate, UpdateRequest, gradients_of, step_report, update_report
 from marlflow.learner.update_loop import UpdateLoop
-from marlflow.learner.update_report import gradients_of, step_report, update_report
-from marlflow.learner.value_chunks import ModuleCritic
+from marlflow.learner.value_chunks import ModuleCritic, chunked_priorities
 from marlflow.policy.normalized import observers
 from marlflow.policy.tensors import as_tensor
 
@@ -239,9 +235,14 @@ class TorchLearner:
             job = exchange.job(request)
             result = exchange.result(job, self.loop.run(job, exchange))
         update = replace(update_report(self.name, self.version, job, result), **self._compiled.news()._asdict())
-        parts = self.parameters.part_states.values()
-        if update.loss and (terms := {name: value for part in parts for name, value in part.terms.items()}):
-            update = replace(update, loss={**update.loss, **terms})
+        if update.loss:
+            for part, state in self.parameters.part_states.items():
+                if clash := sorted(update.loss.keys() & state.terms.keys()):
+                    problem = (
+                        f"the state {part!r} of a part reports the term {clash[0]!r}, as another of its learner does"
+                    )
+                    raise InvalidInput([f"{problem}; rename one of them"])
+                update = replace(update, loss={**update.loss, **state.terms})
         return self._count_updates(update)
 
     def update_each(

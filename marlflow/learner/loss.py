@@ -40,6 +40,13 @@ class LossFunction(Protocol):
         ...
 
 
+class Unscheduled:
+    """Base of losses of which nothing is scheduled."""
+
+    def set_schedule(self, values: Mapping[str, float]) -> None:
+        """Ignore all values."""
+
+
 class ActorConstraint(Protocol):
     """Changes the losses of an actor's rows, as a limit on costs does."""
 

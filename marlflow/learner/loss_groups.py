@@ -70,7 +70,7 @@ class OptimizerGroup:
         flat: FlatParameters,
         optimizer: Optimizer,
         learning_rate: float,
-        max_norm: float,
+        max_grad_norm: float,
         extra_losses: Sequence[AddedLoss] = (),
     ) -> None:
         self.name, self.loss, self.every = group.name, group.loss, group.every
@@ -82,7 +82,7 @@ class OptimizerGroup:
         self.gradient = flat.gradient[span]
         self._has_learners_rate = group.learning_rate is None
         rate = learning_rate if group.learning_rate is None else group.learning_rate
-        self.optimizer = optimizer.over(flat.vector[span], self.gradient, rate, max_norm)
+        self.optimizer = optimizer.over(flat.vector[span], self.gradient, rate, max_grad_norm)
 
     def add_gradient(self, module: Any, target_module: Any, minibatch: Mapping[str, Tensor]) -> LossTerms:
         """Compute the loss of a minibatch and the extra losses, and add their gradients to `gradient`, which is 0."""
@@ -116,7 +116,7 @@ class OptimizerGroup:
             self.optimizer.learning_rate = values["learning_rate"]
         own_rate = f"{self.name.partition('/')[0]}_learning_rate"
         self.optimizer.learning_rate = values.get(own_rate, self.optimizer.learning_rate)
-        self.optimizer.max_norm = values.get("max_grad_norm", self.optimizer.max_norm)
+        self.optimizer.max_grad_norm = values.get("max_grad_norm", self.optimizer.max_grad_norm)
         self.set_coefficients(values)
 
     def state(self) -> dict[str, Tensor]:

@@ -38,10 +38,10 @@ class Stepper(Protocol):
     """Takes optimizer steps on one vector; skips a gradient that is not finite."""
 
     learning_rate: float
-    max_norm: float
+    max_grad_norm: float
 
     def step(self) -> Tensor | float:
-        """Take one step; return the gradient's norm before clipping to `max_norm`, on a CPU as a float."""
+        """Take one step; return the gradient's norm before clipping to `max_grad_norm`, on a CPU as a float."""
         ...
 
     def compiled(self) -> OptimizerStep | None:
@@ -65,7 +65,7 @@ class Stepper(Protocol):
 class Optimizer(Protocol):
     """The settings of an optimizer: `Adam(...)`, or a class of torch.optim by its `_target_`."""
 
-    def over(self, vector: Tensor, gradient: Tensor, learning_rate: float, max_norm: float) -> Stepper:
+    def over(self, vector: Tensor, gradient: Tensor, learning_rate: float, max_grad_norm: float) -> Stepper:
         """Return an optimizer of `vector` [P] that reads `gradient` [P]."""
         ...
 
@@ -79,8 +79,8 @@ class Adam:
     eps: SomeShare = 1e-8
     weight_decay: Share = 0.0
 
-    def over(self, vector: Tensor, gradient: Tensor, learning_rate: float, max_norm: float) -> Stepper:
-        return FlatAdam(vector, gradient, learning_rate, max_norm, self)
+    def over(self, vector: Tensor, gradient: Tensor, learning_rate: float, max_grad_norm: float) -> Stepper:
+        return FlatAdam(vector, gradient, learning_rate, max_grad_norm, self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,21 +103,21 @@ class TorchOptimizer:
         except Exception as error:
             raise ConfigInvalid([f"optimizer {failed_call(self.make, error, (tried,), settings)}"]) from error
 
-    def over(self, vector: Tensor, gradient: Tensor, learning_rate: float, max_norm: float) -> Stepper:
+    def over(self, vector: Tensor, gradient: Tensor, learning_rate: float, max_grad_norm: float) -> Stepper:
         parameter = nn.Parameter(vector)
         parameter.grad = gradient
         optimizer = self.make([parameter], lr=learning_rate, **self.settings)
-        return _TorchStepper(optimizer, parameter, learning_rate, max_norm)
+        return _TorchStepper(optimizer, parameter, learning_rate, max_grad_norm)
 
 
 class FlatAdam:
     """Adam of one vector as a fused kernel, with clipping of the gradient's norm."""
 
     def __init__(
-        self, vector: Tensor, gradient: Tensor, learning_rate: float, max_norm: float, settings: Adam = Adam()
+        self, vector: Tensor, gradient: Tensor, learning_rate: float, max_grad_norm: float, settings: Adam = Adam()
     ) -> None:
         self.learning_rate = learning_rate
-        self.max_norm = max_norm
+        self.max_grad_norm = max_grad_norm
         self._settings = settings
         self._parameters, self._gradients = [vector], [gradient]
         self.moment_1, self.moment_2 = torch.zeros_like(vector), torch.zeros_like(vector)
@@ -148,13 +148,13 @@ class FlatAdam:
     def _step_on_cpu(self, norm: Tensor) -> float:
         size = norm.item()
         if math.isfinite(size):
-            self._fused_step(norm / self.max_norm if size > self.max_norm else None, None)
+            self._fused_step(norm / self.max_grad_norm if size > self.max_grad_norm else None, None)
         return size
 
     def _step_on_gpu(self, norm: Tensor) -> Tensor:
         # The kernel itself skips the step where found_inf is 1; reading the norm here would wait for the GPU.
         found_inf = torch.isfinite(norm).logical_not_().to(torch.float32)
-        self._fused_step((norm / self.max_norm).clamp_(min=1.0), found_inf)
+        self._fused_step((norm / self.max_grad_norm).clamp_(min=1.0), found_inf)
         return norm
 
     def _fused_step(self, scale: Tensor | None, found_inf: Tensor | None) -> None:
@@ -185,10 +185,10 @@ class FlatAdam:
 
 class _TorchStepper:
     def __init__(
-        self, optimizer: torch.optim.Optimizer, parameter: nn.Parameter, learning_rate: float, max_norm: float
+        self, optimizer: torch.optim.Optimizer, parameter: nn.Parameter, learning_rate: float, max_grad_norm: float
     ) -> None:
         self.learning_rate = learning_rate
-        self.max_norm = max_norm
+        self.max_grad_norm = max_grad_norm
         self._optimizer = optimizer
         self._parameter = parameter
 
@@ -197,8 +197,8 @@ class _TorchStepper:
         assert gradient is not None
         size = float(torch.linalg.vector_norm(gradient))
         if math.isfinite(size):
-            if size > self.max_norm:
-                gradient.mul_(self.max_norm / size)
+            if size > self.max_grad_norm:
+                gradient.mul_(self.max_grad_norm / size)
             self._optimizer.param_groups[0]["lr"] = self.learning_rate
             self._optimizer.step()
         return size

@@ -1,4 +1,4 @@
-"""The protocols of a learner, one for each use."""
+"""The protocol of a learner."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from marlflow.base.arrays import Array
-from marlflow.batches.batch import Transitions
+from marlflow.batches.batch import TrainBatch, Transitions
 from marlflow.batches.critic_input import CriticInput
 from marlflow.batches.items import Gradients, Update, Weights
-from marlflow.batches.train_batch import TrainBatch
 from marlflow.flow import Place
 
 
@@ -22,8 +21,32 @@ class Scheduled(Protocol):
         ...
 
 
-class ValueFunction(Scheduled, Protocol):
-    """Estimates returns with the parameters of one version."""
+class Learner(Scheduled, Protocol):
+    """Owns the parameters and optimizers of one policy or several. Stages `at` the learner run at its `place`.
+
+    update = learner.update(batch, epochs=10, minibatch_agent_steps=128)
+    weights = learner.publish()
+    """
+
+    name: str
+    place: Place | None
+    stale_rows_dropped: int
+    """Number of rows dropped as too old since the last update."""
+
+    @property
+    def seats(self) -> Mapping[str, tuple[int, ...]]:
+        """The agent slots of each of its policies, sorted; an empty tuple if they are not known beforehand."""
+        ...
+
+    @property
+    def trains_on(self) -> type:
+        """The type of batch that the loss takes."""
+        ...
+
+    @property
+    def loss_groups(self) -> Mapping[str, type]:
+        """The loss groups that stages may train apart, with the type of batch of each; empty: all train together."""
+        ...
 
     @property
     def version(self) -> int:
@@ -42,45 +65,16 @@ class ValueFunction(Scheduled, Protocol):
         """
         ...
 
-
-class PriorityFunction(Protocol):
-    """Computes priorities for prioritized replay."""
-
     def priorities(self, rows: Transitions) -> Array:
         """Return each row's priority by the loss, float32 [N], with the network as its own target."""
         ...
 
-
-class GradientFunction(Protocol):
-    """Computes gradients, which a learner elsewhere applies."""
-
-    @property
-    def trains_on(self) -> type:
-        """The type of batch that the loss takes."""
-        ...
-
     def gradients(self, batch: TrainBatch) -> Gradients:
-        """Return the gradient of the loss over all rows."""
+        """Return the gradient of the loss over all rows, which a learner elsewhere applies."""
         ...
 
-
-class Updates(Protocol):
-    """Takes optimizer steps."""
-
-    @property
-    def loss_groups(self) -> Mapping[str, type]:
-        """The loss groups that stages may train apart, with the type of batch of each; empty: all train together."""
-        ...
-
-    stale_rows_dropped: int
-    """Number of rows dropped as too old since the last update."""
-
-    @property
-    def trains_on(self) -> type: ...
-
-    @property
-    def updates(self) -> int:
-        """Number of optimizer steps so far."""
+    def apply(self, gradients: Gradients) -> Update:
+        """Take one optimizer step by gradients computed elsewhere."""
         ...
 
     def update(
@@ -97,16 +91,10 @@ class Updates(Protocol):
         """
         ...
 
-    def apply(self, gradients: Gradients) -> Update:
-        """Take one optimizer step by gradients computed elsewhere."""
-        ...
-
-
-class HasTarget(Scheduled, Protocol):
-    """Has a target network."""
-
     @property
-    def updates(self) -> int: ...
+    def updates(self) -> int:
+        """Number of optimizer steps so far."""
+        ...
 
     @property
     def updates_when_synced(self) -> int:
@@ -116,13 +104,6 @@ class HasTarget(Scheduled, Protocol):
     def sync_target(self, tau: float = 1.0) -> None:
         """Move the target network by the fraction `tau` toward the parameters (soft update)."""
         ...
-
-
-class Publishes(Protocol):
-    """Publishes versions of the acting parameters (weight synchronization)."""
-
-    @property
-    def updates(self) -> int: ...
 
     @property
     def updates_when_published(self) -> int:
@@ -135,23 +116,7 @@ class Publishes(Protocol):
         ...
 
     def publish(self) -> Mapping[str, Weights]:
-        """Publish the acting parameters under the next version."""
-        ...
-
-
-class Learner(ValueFunction, PriorityFunction, GradientFunction, Updates, HasTarget, Publishes, Protocol):
-    """Owns the parameters and optimizers of one policy or several. Stages `at` the learner run at its `place`.
-
-    update = learner.update(batch, epochs=10, minibatch_agent_steps=128)
-    weights = learner.publish()
-    """
-
-    name: str
-    place: Place | None
-
-    @property
-    def seats(self) -> Mapping[str, tuple[int, ...]]:
-        """The agent slots of each of its policies, sorted; an empty tuple if they are not known beforehand."""
+        """Publish the acting parameters under the next version (weight synchronization)."""
         ...
 
     def set_schedule(self, values: Mapping[str, float]) -> None:

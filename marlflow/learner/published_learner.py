@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from marlflow.base.arrays import Array
-from marlflow.batches.batch import Transitions
+from marlflow.batches.batch import TrainBatch, Transitions
 from marlflow.batches.critic_input import CriticInput
 from marlflow.batches.items import Gradients, Weights, as_it_is
-from marlflow.batches.train_batch import TrainBatch
 from marlflow.flow import Place
 from marlflow.learner.learner import TorchLearner
 from marlflow.learner.protocol import Scheduled
@@ -84,6 +83,7 @@ class PublishedLearner:
         return self._loaded().priorities(rows)
 
     def gradients(self, batch: TrainBatch) -> Gradients:
+        """Return the gradient of the loss over all rows, which the learner applies."""
         return self._loaded().gradients(batch)
 
     def _loaded(self) -> TorchLearner:

@@ -1,4 +1,4 @@
-"""The data of one update: request, job of one process, and results."""
+"""The data of one update: request, job of one process with its padded sizes, results, and the report."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from marlflow.base.arrays import Array
-from marlflow.batches.train_batch import TrainBatch
+from marlflow.batches.batch import TrainBatch
+from marlflow.batches.items import Gradients, Update
 from marlflow.learner.loss import Terms
 from marlflow.learner.minibatches import Division
 
@@ -170,3 +172,104 @@ def merge_priorities(priorities_by_rank: Sequence[Tensor], sizes: Sequence[Seque
     counts = [[rows[rank] for rows in sizes] for rank in range(len(priorities_by_rank))]
     split = [priorities.split(rows) for priorities, rows in zip(priorities_by_rank, counts, strict=True)]
     return [torch.cat(pieces) for pieces in zip(*split, strict=True)]
+
+
+def update_report(learner: str, version: int, job: UpdateJob, result: UpdateResult) -> Update:
+    """Build the report of an update; staleness is the rows' age at `version`."""
+    loss, taken, skipped = result.means()
+    priorities, summary = result.priorities_by_row(), job.summary
+    rows, left = summary.rows * job.epochs, result.minibatches_left
+    if left:
+        rows -= round(rows * left / len(job.sizes()))
+    return Update(
+        learner=learner,
+        rows=round(rows * taken / (taken + skipped)) if skipped else rows,
+        updates=taken,
+        version=version,
+        loss=loss,
+        updates_skipped=skipped,
+        staleness_mean=_staleness(version, summary.mean_version),
+        stale_rows_dropped=summary.stale_rows_dropped,
+        rows_carried=summary.rows_carried,
+        rows_bootstrapped_at_death=summary.rows_bootstrapped_at_death,
+        # Priorities of a skipped step may be NaN.
+        priorities=None if priorities is None or skipped else priorities.cpu().numpy(),
+        row_ids=summary.row_ids,
+        minibatches_left=left,
+    )
+
+
+def gradients_of(batch: TrainBatch, flat: Array, terms: Mapping[str, float]) -> Gradients:
+    """Build the Gradients of `batch`, with the statistics of its rows."""
+    at_death = batch.rows_bootstrapped_at_death()
+    return Gradients(flat, batch.rows, terms, batch.mean_version(), batch.rows_carried(), at_death)
+
+
+def step_report(
+    learner: str, version: int, gradients: Gradients, norm: float | None, stale_rows_dropped: int
+) -> Update:
+    """Build the report of one step; `norm` is None if none was tried."""
+    taken = norm is not None and math.isfinite(norm)
+    return Update(
+        learner=learner,
+        rows=gradients.rows if taken else 0,
+        updates=int(taken),
+        version=version,
+        loss={**gradients.loss, "grad_norm": norm} if norm is not None and taken else {},
+        updates_skipped=int(norm is not None and not taken),
+        staleness_mean=_staleness(version, gradients.version_mean),
+        stale_rows_dropped=stale_rows_dropped,
+        rows_carried=gradients.rows_carried,
+        rows_bootstrapped_at_death=gradients.rows_bootstrapped_at_death,
+    )
+
+
+def _staleness(version: int, mean_version: float) -> float:
+    # Without rows the mean version is NaN.
+    staleness = version - mean_version
+    return staleness if math.isfinite(staleness) else 0.0
+
+
+def mean_gradients(gradients: Sequence[Gradients]) -> Gradients:
+    """Return the mean of gradients, weighted by rows; raises ValueError without any."""
+    if not gradients:
+        raise ValueError("expected at least one gradient, got none")
+    # A gradient of no rows has no loss terms, and no mean version.
+    nonempty = [gradient for gradient in gradients if gradient.rows] or gradients[:1]
+    rows = sum(gradient.rows for gradient in nonempty)
+    shares = [gradient.rows / rows if rows else 1.0 for gradient in nonempty]
+    weighted = list(zip(nonempty, shares, strict=True))
+    flat = np.average([gradient.flat for gradient in nonempty], axis=0, weights=shares).astype(np.float32)
+    loss = {name: sum(gradient.loss[name] * share for gradient, share in weighted) for name in nonempty[0].loss}
+    version_mean = sum(gradient.version_mean * share for gradient, share in weighted)
+    carried = sum(gradient.rows_carried for gradient in nonempty)
+    at_death = sum(gradient.rows_bootstrapped_at_death for gradient in nonempty)
+    return Gradients(flat, rows, loss, version_mean, carried, at_death)
+
+
+def padded_sizes(job: UpdateJob, sizes: Sequence[int]) -> tuple[int, int]:
+    """Return the padded numbers of items of a minibatch, and of those that minibatches are taken from.
+
+    There is a program for each pair, so few pairs may occur in a run. They depend on this job alone, as a resumed run
+    computes what it would have computed.
+    """
+    width = padded_size(max(sizes), job.count_varies)
+    # Padding of what minibatches are taken from costs nothing but its memory.
+    return width, width * _doubled(3, len(sizes)) if job.count_varies else 1 << (job.items - 1).bit_length()
+
+
+def padded_size(count: int, count_varies: bool) -> int:
+    """Return the padded number of items of a minibatch of `count`; few differ in a run, whatever its batches are."""
+    # Three times a power of two: full sequences are often a power of two, and up to half as many more are cut short.
+    return _doubled(12, count) if count_varies else _rounded_up(count)
+
+
+def _doubled(least: int, count: int) -> int:
+    """Return the first of `least`, twice `least`, and so on, that is at least `count`."""
+    return least << (-(-count // least) - 1).bit_length()
+
+
+def _rounded_up(count: int) -> int:
+    """Return the least of the padded sizes of minibatches from `count` on, at most an eighth or 8 rows more."""
+    step: int = max(8, 1 << max(0, count.bit_length() - 4))
+    return -(-count // step) * step

@@ -11,16 +11,15 @@ import torch
 from torch import Tensor
 
 from marlflow.base.arrays import Array
-from marlflow.batches.train_batch import TrainBatch
+from marlflow.batches.batch import TrainBatch
 from marlflow.learner.compiled_updates import AddGradient, CompiledUpdates, Epoch
 from marlflow.learner.compute import Compute, tensors_on
-from marlflow.learner.gradient_exchange import GradientExchange
+from marlflow.learner.gradient_exchange import ClockLimit, GradientExchange, UpdateLimit
 from marlflow.learner.loss import LossTerms, Terms
 from marlflow.learner.loss_groups import OptimizerGroup, joined_terms, noise_width, total_norm
 from marlflow.learner.minibatches import BatchDivision, Division
 from marlflow.learner.parameters import LearnerParameters
 from marlflow.learner.update_job import StepLog, TargetUpdate, UpdateJob, UpdateResult
-from marlflow.learner.update_limit import ClockLimit, UpdateLimit
 
 
 class UpdateLoop:

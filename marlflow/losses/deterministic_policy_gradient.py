@@ -1,13 +1,17 @@
-"""Deterministic policy gradient (DDPG, TD3).
+"""Deterministic policy gradient (DDPG, TD3), clipped double Q-learning, and Discrete actions with a gradient.
 
 Lillicrap et al., "Continuous control with deep reinforcement learning", 2016, https://arxiv.org/abs/1509.02971;
 Fujimoto et al., "Addressing function approximation error in actor-critic methods", 2018,
-https://arxiv.org/abs/1802.09477. Action components are in [-1, 1].
+https://arxiv.org/abs/1802.09477; the straight-through Gumbel-softmax estimator: Jang et al., "Categorical
+reparameterization with Gumbel-softmax", 2017, https://arxiv.org/abs/1611.01144. Components of Box actions are in
+[-1, 1].
 """
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
+from torch.nn import functional
 
 
 def smoothed_action(a_t: Tensor, noise_t: Tensor, scale: float, clip: float) -> Tensor:
@@ -29,3 +33,61 @@ def deterministic_policy_loss(q_tm1: Tensor) -> Tensor:
         q_tm1: the critic's value of the policy's action, [N], with gradient to it.
     """
     return -q_tm1
+
+
+def clipped_double_q_target(r_t: Tensor, discount_t: Tensor, q_t: Tensor) -> Tensor:
+    """Compute one-step or n-step targets, [N], from the minimum target critic (equation 10).
+
+    Args:
+        r_t: rewards or n-step sums, [N].
+        discount_t: the next value's discount, [N]; 0 if terminated.
+        q_t: target critics' values of the next action, [K, N].
+    """
+    return (r_t + discount_t * q_t.amin(0)).detach()
+
+
+def critics_loss(q_tm1: Tensor, target_tm1: Tensor) -> Tensor:
+    """Sum half the squared errors of all critics, [N].
+
+    Args:
+        q_tm1: critics' values of the action taken, [K, N], with gradient.
+        target_tm1: target values, [N].
+    """
+    return 0.5 * (q_tm1 - target_tm1).square().sum(0)
+
+
+# Finite, because -inf would make the softmax of a row without a legal action NaN.
+_LOWEST = torch.finfo(torch.float32).min
+
+
+def gumbel_noise(normal: Tensor) -> Tensor:
+    """Return standard Gumbel numbers -log(-log Phi(z)) of standard normal numbers `normal`, of any shape."""
+    # The logarithm of Phi is accurate in both tails, where Phi itself rounds to 0 or 1.
+    return -torch.log(-torch.special.log_ndtr(normal))
+
+
+def straight_through_sample(logits: Tensor, mask: Tensor | None, gumbel: Tensor, temperature: float) -> Tensor:
+    """Sample one-hot actions, [N, A], with the gradient of a softmax (section 2.2).
+
+    Args:
+        logits: the policy's, [N, A], with gradient.
+        mask: legal actions, bool [N, A]; None: all.
+        gumbel: standard Gumbel noise, [N, A].
+        temperature: of the softmax; a lower one has less bias and more variance.
+    """
+    soft = torch.softmax(_legal(logits + gumbel, mask) / temperature, -1)
+    return one_hot_best(logits + gumbel, mask) + (soft - soft.detach())
+
+
+def one_hot_best(scores: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the legal action with the highest score, one-hot float32 [N, A].
+
+    Args:
+        scores: logits (for the greedy action), or logits with Gumbel noise (for a sample), [N, A].
+        mask: legal actions, bool [N, A]; None: all.
+    """
+    return functional.one_hot(_legal(scores, mask).argmax(-1), scores.shape[-1]).float()
+
+
+def _legal(scores: Tensor, mask: Tensor | None) -> Tensor:
+    return scores if mask is None else scores.masked_fill(~mask, _LOWEST)

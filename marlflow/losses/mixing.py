@@ -1,4 +1,4 @@
-"""Q-learning of a team: each agent's greedy value, Peng's lambda returns, and how far agents' rewards differ.
+"""Losses of teams: each agent's greedy value, Peng's lambda returns, how far agents' rewards differ, means over agents.
 
 Sunehag et al., "Value-Decomposition Networks For Cooperative Multi-Agent Learning", 2017,
 https://arxiv.org/abs/1706.05296; Rashid et al., "QMIX: Monotonic Value Function Factorisation for Deep Multi-Agent
@@ -11,6 +11,29 @@ import torch
 from torch import Tensor
 
 from marlflow.losses.q_learning import greedy_action
+
+
+def mean_over_present(values: Tensor, present: Tensor) -> Tensor:
+    """Return the mean over joint rows, a scalar, of the mean over the present agents of each row (0 if none is).
+
+    Rows weigh equally, so the mean over shares of a minibatch is that of the whole. Values of absent agents get no
+    gradient, and may be anything.
+
+    Args:
+        values: one for each agent, [B, K], with gradient.
+        present: which agents count, bool [B, K].
+    """
+    return row_means(values, present).mean()
+
+
+def row_means(values: Tensor, present: Tensor) -> Tensor:
+    """Return the mean over the present agents of each row, [B]; 0 if none is.
+
+    Args:
+        values: one for each agent, [B, K], with gradient.
+        present: which agents count, bool [B, K].
+    """
+    return values.masked_fill(~present, 0.0).sum(1) / present.sum(1).clamp(min=1)
 
 
 def greedy_value(q_t_selector: Tensor, q_t_value: Tensor, mask_t: Tensor | None) -> Tensor:

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from marlflow.base.errors import ConfigInvalid, MatchmakerFailed
-from marlflow.base.near import meant
 from marlflow.base.random import key
+from marlflow.base.sentences import meant
 from marlflow.base.serialization import Tree
 from marlflow.matchmaking.failures import called
 from marlflow.sampling.episodes import EVALUATION

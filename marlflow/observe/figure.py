@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from marlflow.base.new_files import replacing
+from marlflow.base.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

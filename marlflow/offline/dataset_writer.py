@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from marlflow.base.arrays import Array
-from marlflow.base.file_names import file_name
+from marlflow.base.files import file_name
 from marlflow.batches.batch import Batch
 
 ENV_STEPS = b"marlflow.env_steps"

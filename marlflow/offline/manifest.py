@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.base.moved_names import current_name
-from marlflow.base.new_files import replacing
-from marlflow.base.own_signature import is_signed, signature_of
+from marlflow.base.files import is_signed, replacing, signature_of
+from marlflow.base.public_names import current_name
 from marlflow.base.serialization import MALFORMED
 from marlflow.base.spaces import Spaces
 from marlflow.env.make import Wrapper, import_factory

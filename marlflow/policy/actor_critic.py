@@ -1,8 +1,8 @@
-"""Actor and critic of one policy, with separate torsos or a shared one."""
+"""Actor and critic of one policy, with separate torsos or a shared one; actors of several policies with one critic."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 import torch
@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.spaces import DISCRETE_KINDS, Spaces
 from marlflow.batches.critic_input import OWN_OBSERVATION, CriticInput, CriticSees, critic_input
-from marlflow.policy.categorical import CategoricalActor
+from marlflow.policy.box import GaussianActor
+from marlflow.policy.categorical import CategoricalActor, MultiCategoricalActor
 from marlflow.policy.dense import linear, through
-from marlflow.policy.gaussian import GaussianActor
-from marlflow.policy.multi_categorical import MultiCategoricalActor
 from marlflow.policy.normalized import NormalizedRows, ReturnScale, in_units_of
 from marlflow.policy.torso import TorsoConfig, build_for, build_torso
 
@@ -97,3 +96,50 @@ def stochastic_head(spaces: Spaces, body: nn.Module, features: int, generator: t
     if isinstance(spaces.action, DISCRETE_KINDS):
         return MultiCategoricalActor(body, features, spaces.choices, spaces.action_shape, generator)
     raise ConfigInvalid([f"a policy gradient needs whole-number or Box actions, not {spaces.action}"])
+
+
+class TeamActorCritic(nn.Module):
+    """Publishes `actors` by policy; `critic` estimates returns of all their agents.
+
+    `models` maps policies to their torsos; the critic has a torso like the first policy's. `first` is the ActorCritic
+    of the first policy, with this critic. See ActorCritic for `normalize_values` and `critic_sees`.
+    """
+
+    def __init__(
+        self,
+        spaces: Mapping[str, Spaces],
+        models: Mapping[str, TorsoConfig],
+        seed: int,
+        normalize_values: bool,
+        critic_sees: Sequence[CriticSees],
+    ) -> None:
+        super().__init__()
+        self.policies = tuple(spaces)
+        name, *others = self.policies
+        self.first = ActorCritic(spaces[name], models[name], models[name], seed, normalize_values, critic_sees)
+        generator = torch.Generator().manual_seed(seed + 1)
+        # No ModuleDict: a policy's name may be that of one of its methods, or contain a dot.
+        self.others = nn.ModuleList(stochastic_actor(spaces[other], models[other], generator) for other in others)
+
+    @property
+    def actors(self) -> dict[str, StochasticActor]:
+        """The actors by policy."""
+        return dict(zip(self.policies, [self.first.actor, *self.others], strict=True))
+
+    @property
+    def critic_input(self) -> CriticInput | None:
+        """The rows that the critic sees; None if it sees the column `obs`."""
+        return self.first.critic_input
+
+    def critic(self, obs: Tensor) -> Tensor:
+        """Return the values [N] of rows of `central` [N, ...], or of `obs` if the critic is not central."""
+        return self.first.critic(obs)
+
+    def value_error(self, squared: Tensor) -> Tensor:
+        """Convert squared value errors to the squared units of the critic's head."""
+        return self.first.value_error(squared)
+
+    def critic_parameters(self) -> Iterator[nn.Parameter]:
+        """Yield the critic's parameters, with those of value normalization."""
+        actors = {parameter for actor in self.actors.values() for parameter in actor.parameters()}
+        return (parameter for parameter in self.parameters() if parameter not in actors)

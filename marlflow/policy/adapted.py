@@ -5,9 +5,9 @@ Finn et al., "Model-agnostic meta-learning", 2017, https://arxiv.org/abs/1703.03
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import torch
@@ -75,12 +75,8 @@ class FlatNetwork:
         return log_prob_and_entropy(logits, rows["action"], rows.get("action_mask"))[0]
 
 
-class InnerUpdate(Protocol):
-    """Updates parameters [T, P] on one batch of rows [T, N, ...] per task."""
-
-    def __call__(self, network: FlatNetwork, parameters: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
-        """Return the updated parameters."""
-        ...
+InnerUpdate: TypeAlias = Callable[[FlatNetwork, Tensor, Mapping[str, Tensor]], Tensor]
+"""Updates parameters [T, P] on one batch of rows [T, N, ...] per task."""
 
 
 class AdaptedActor:

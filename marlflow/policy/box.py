@@ -1,16 +1,22 @@
-"""Rescaling between a bounded Box and [-1, 1], the range of a tanh policy."""
+"""Actors of a Box: deterministic, Gaussian and tanh-squashed Gaussian; rescaling to [-1, 1], the range of a tanh."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Mapping
 
 import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
+from torch.nn import functional
 
 from marlflow.base.arrays import Array
-from marlflow.base.errors import ConfigInvalid
+from marlflow.base.errors import ConfigInvalid, MarlflowError
 from marlflow.base.random import RowRandom
-from marlflow.policy.tensors import as_tensor
+from marlflow.policy.actor import Mode, NetworkActor, Scheduled, as_scheduled
+from marlflow.policy.dense import linear, through
+from marlflow.policy.tensors import as_array, as_tensor
 
 
 class BoxCoordinates(nn.Module):
@@ -60,3 +66,165 @@ def box_problem(space: spaces.Space[object]) -> str | None:
 def normals(generator: RowRandom, size: int, device: str | None) -> Tensor:
     """Draw standard normal numbers from each row's stream, float32 [N, size]."""
     return as_tensor(np.stack([generator.normal() for _ in range(size)], axis=-1).astype(np.float32), device)
+
+
+class DeterministicActor(NetworkActor):
+    """A torso with a linear head and a tanh; `behavior_logp` is NaN.
+
+    The schedule `exploration_noise` is the noise's standard deviation, with action components rescaled to [-1, 1].
+    """
+
+    def __init__(
+        self,
+        torso: nn.Module,
+        features: int,
+        box: spaces.Box,
+        generator: torch.Generator,
+        exploration_noise: float = 0.1,
+    ) -> None:
+        super().__init__()
+        self.box = BoxCoordinates(box)
+        self.torso = torso
+        self.head = linear(features, self.box.size, 0.01, generator)
+        self.exploration_noise: Scheduled = exploration_noise
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return actions [N, D] in [-1, 1] for `obs` [N, ...]."""
+        return torch.tanh(through(self.torso, self.head, obs).float())
+
+    def outputs(self, obs: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        return self(obs), None
+
+    def choose(
+        self, outputs: Tensor, action_mask: Array | None, mode: Mode, generator: RowRandom
+    ) -> tuple[Array, Array]:
+        action, noise = outputs, self.exploration_noise
+        if mode == "explore" and np.any(noise > 0.0):
+            scale = noise if isinstance(noise, float) else as_tensor(noise.astype(np.float32), self.device).unsqueeze(1)
+            action = action + scale * normals(generator, self.box.size, self.device)
+        chosen = as_array(action)
+        # The sum is NaN or infinite if any entry is: cheaper than testing each.
+        if not np.isfinite(chosen.sum()):
+            raise MarlflowError("cannot choose an action: the network's output is not finite")
+        return self.box.in_box(chosen), np.full(len(chosen), np.nan, np.float32)
+
+    def set_schedule(self, values: Mapping[str, Scheduled]) -> None:
+        self.exploration_noise = as_scheduled(values.get("exploration_noise", self.exploration_noise))
+
+
+_HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
+
+
+class GaussianActor(NetworkActor):
+    """A torso with a linear head for the means, and one free log standard deviation per action component."""
+
+    center: Tensor
+    scale: Tensor
+    low: Tensor
+    high: Tensor
+
+    def __init__(self, torso: nn.Module, features: int, box: spaces.Box, generator: torch.Generator) -> None:
+        super().__init__()
+        self._shape = box.shape
+        low, high = box.low.astype(np.float32).ravel(), box.high.astype(np.float32).ravel()
+        bounded = np.isfinite(low) & np.isfinite(high)
+        # Halve before adding: the sum of two large bounds could overflow float32.
+        center = np.where(bounded, 0.5 * np.where(bounded, low, 0.0) + 0.5 * np.where(bounded, high, 0.0), 0.0)
+        scale = np.where(bounded, np.where(bounded, high, 0.0) - center, 1.0)
+        for name, value in {"low": low, "high": high, "center": center, "scale": scale}.items():
+            self.register_buffer(name, torch.from_numpy(value.astype(np.float32)), persistent=False)
+        self.torso = torso
+        self.head = linear(features, len(low), 0.01, generator)
+        self.log_std = nn.Parameter(torch.zeros(len(low)))
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return rescaled means [N, D] of `obs` [N, ...]."""
+        return through(self.torso, self.head, obs)
+
+    def log_prob_and_entropy(self, mean: Tensor, action: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities of the clipped `action` [N, *shape] and Gaussian entropies, [N] each, in nats."""
+        flat = action.flatten(1) if action.dim() > 1 else action.unsqueeze(1)
+        entropy = (self.log_std + 0.5 + _HALF_LOG_TWO_PI).sum().expand(len(flat))
+        return self._log_prob(mean, self.log_std, flat), entropy
+
+    # [N] of clipped actions [N, D]; `log_std` is [D] or [N, D].
+    def _log_prob(self, mean: Tensor, log_std: Tensor, flat: Tensor) -> Tensor:
+        noise = ((flat - self.center) / self.scale - mean) * torch.exp(-log_std)
+        inside = -0.5 * noise.square() - log_std - _HALF_LOG_TWO_PI
+        # log_ndtr(noise) is the mass below, log_ndtr(-noise) the mass above, so one evaluation covers both bounds.
+        at_low, at_high = flat <= self.low, flat >= self.high
+        beyond = torch.special.log_ndtr(torch.where(at_low, noise, -noise))
+        return torch.where(at_low | at_high, beyond, inside).sum(-1)
+
+    def outputs(self, obs: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        mean = self(obs)
+        return torch.cat((mean, self.log_std.expand_as(mean)), 1), None
+
+    def choose(
+        self, outputs: Tensor, action_mask: Array | None, mode: Mode, generator: RowRandom
+    ) -> tuple[Array, Array]:
+        mean, log_std = outputs.chunk(2, 1)
+        sampled = mean
+        if mode != "greedy":
+            sampled = mean + normals(generator, mean.shape[1], self.device) * torch.exp(log_std)
+        action = torch.clamp(self.center + self.scale * sampled, self.low, self.high)
+        likelihood = as_array(self._log_prob(mean, log_std, action))
+        if not np.isfinite(likelihood.sum()):
+            raise MarlflowError("cannot choose an action: the network's output is not finite")
+        return as_array(action).reshape(len(mean), *self._shape), likelihood
+
+
+_LOG_TWO = math.log(2.0)
+_LOWEST_LOG_STD, _HIGHEST_LOG_STD = -20.0, 2.0
+
+
+class SquashedGaussianActor(NetworkActor):
+    """A torso with a linear head for means and log standard deviations, [N, D] each, before the tanh."""
+
+    def __init__(self, torso: nn.Module, features: int, box: spaces.Box, generator: torch.Generator) -> None:
+        super().__init__()
+        self.box = BoxCoordinates(box)
+        self.torso = torso
+        self.head = linear(features, 2 * self.box.size, 0.01, generator)
+
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return means and log standard deviations of `obs` [N, ...], [N, D] each."""
+        return mean_and_log_std(through(self.torso, self.head, obs))
+
+    def sample(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Return differentiable actions [N, D] in [-1, 1] and their log-densities there, [N] in nats.
+
+        `noise` is standard normal, [N, D].
+        """
+        mean, log_std = self(obs)
+        return squashed_sample(mean, log_std, noise)
+
+    def outputs(self, obs: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        return through(self.torso, self.head, obs), None
+
+    def choose(
+        self, outputs: Tensor, action_mask: Array | None, mode: Mode, generator: RowRandom
+    ) -> tuple[Array, Array]:
+        mean, log_std = mean_and_log_std(outputs)
+        sampled = mode != "greedy"
+        noise = normals(generator, self.box.size, self.device) if sampled else torch.zeros_like(mean)
+        squashed, logp = squashed_sample(mean, log_std, noise)
+        likelihood = as_array(logp - self.box.log_volume)
+        if not math.isfinite(likelihood.sum()):
+            raise MarlflowError("cannot choose an action: the network's output is not finite")
+        return self.box.in_box(as_array(squashed)), likelihood
+
+
+def mean_and_log_std(outputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the two halves of an actor's outputs [N, 2 D], the log standard deviations limited, [N, D] each."""
+    mean, log_std = outputs.float().chunk(2, -1)
+    return mean, log_std.clamp(_LOWEST_LOG_STD, _HIGHEST_LOG_STD)
+
+
+def squashed_sample(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the tanh of a Gaussian sample, [N, D], and its log-density, [N] in nats (equation 26)."""
+    raw = mean + log_std.exp() * noise
+    # log(1 - tanh(x)**2), written without the square, which rounds to 1 for large x.
+    log_slope = 2.0 * (_LOG_TWO - raw - functional.softplus(-2.0 * raw))
+    logp = (-0.5 * noise.square() - log_std - _HALF_LOG_TWO_PI - log_slope).sum(-1)
+    return torch.tanh(raw), logp

@@ -19,9 +19,8 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.base.spaces import Spaces
 from marlflow.policy.box import BoxCoordinates
 from marlflow.policy.dense import as_rows, linear, through
-from marlflow.policy.nested import Reader
 from marlflow.policy.normalized import NormalizedRows, normalize_by
-from marlflow.policy.torso import MLP, TorsoConfig
+from marlflow.policy.torso import MLP, Reader, TorsoConfig
 
 JointCriticSees: TypeAlias = Literal["state", "observations"]
 """The environment's global state, or the observations of all agents of the learner."""

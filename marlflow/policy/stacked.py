@@ -5,24 +5,144 @@ ActingMembers have the same layout of parameters, in numbered slots. The rows of
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, vmap
 
 from marlflow.base.arrays import Array
 from marlflow.base.errors import WeightsMismatch
 from marlflow.base.random import RowRandom
-from marlflow.policy.actor import Acted, Actor, Mode, WeightedActor
+from marlflow.policy.actor import Acted, Actor, Mode, NetworkActor, WeightedActor
 from marlflow.policy.dense import ALIGNED, Layers, as_rows
-from marlflow.policy.network_actor import NetworkActor
-from marlflow.policy.row_groups import RowGroups
 from marlflow.policy.tensors import as_array, as_tensor, in_flat_order
-from marlflow.policy.vmapped import Vmapped
 from marlflow.policy.warmup import WarmupActor
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroups:
+    """The members of N rows: `slots` [G] distinct, with `counts` [G] consecutive rows each."""
+
+    slots: Array
+    counts: Array
+    group_of_row: Array
+    """The group of each row, [N]."""
+    place: Array
+    """Each row's place in its group, [N]."""
+    spans: Sequence[tuple[int, int, int]]
+    """Slot, first row and end of each group."""
+
+    @staticmethod
+    def of(slot_of_row: Array) -> RowGroups:
+        """Group rows by their slots, int64 [N], which are adjacent where equal."""
+        firsts = np.flatnonzero(np.diff(slot_of_row, prepend=-1))
+        stops = np.append(firsts, len(slot_of_row))[1:]
+        counts, slots = stops - firsts, slot_of_row[firsts]
+        group_of_row = np.repeat(np.arange(len(firsts)), counts)
+        place = np.arange(len(slot_of_row)) - firsts[group_of_row]
+        spans = list(zip(slots.tolist(), firsts.tolist(), stops.tolist(), strict=True))
+        return RowGroups(slots, counts, group_of_row, place, spans)
+
+    @property
+    def padding(self) -> float:
+        """By what factor the number of rows grows if each group has room for the largest."""
+        return len(self.slots) * int(self.counts.max()) / len(self.place)
+
+    def padded(self, rows: Tensor) -> Tensor:
+        """Return rows [N, ...] as [G, largest group, ...], with zeros in empty places."""
+        padded = np.zeros((len(self.slots), int(self.counts.max()), *rows.shape[1:]), rows.numpy().dtype)
+        padded[self.group_of_row, self.place] = rows.numpy()
+        return torch.from_numpy(padded)
+
+    def flat(self, padded: Tensor) -> Tensor:
+        """Return the rows [N, ...] of `padded`."""
+        return torch.from_numpy(padded.numpy()[self.group_of_row, self.place])
+
+
+log = logging.getLogger("marlflow")
+
+_TOLERANCE = 1e-4
+"""How far the first vmapped answer may be from the loop's; a network that keeps parameters elsewhere is farther."""
+
+
+class Vmapped:
+    """A network's outputs for several members in one call, by torch.func.
+
+    A network may do what cannot be vectorized, or read parameters elsewhere than in its own modules; `check` finds out.
+    """
+
+    def __init__(self, network: NetworkActor, parameters: Sequence[nn.Parameter]) -> None:
+        self._module = _Outputs(network)
+        name_of = {id(parameter): name for name, parameter in self._module.named_parameters()}
+        self._names = [name_of[id(parameter)] for parameter in parameters]
+        self.is_checked = self.is_wrong = False
+
+    def __call__(
+        self, stacks: Sequence[Tensor], groups: RowGroups, obs: Tensor, memory: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        index = torch.from_numpy(groups.slots)
+        parameters = {name: stack.index_select(0, index) for name, stack in zip(self._names, stacks, strict=True)}
+        inputs = [groups.padded(rows) for rows in (obs, memory) if rows is not None]
+        # With gradients off, Dense computes in numpy, which cannot be vectorized.
+        with torch.enable_grad():
+            found = vmap(self._one)(parameters, *inputs)
+        outputs = [groups.flat(one.detach()) for one in found]
+        return outputs[0], outputs[1] if memory is not None else None
+
+    def _one(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> tuple[Tensor, ...]:
+        found: tuple[Tensor, ...] = functional_call(self._module, dict(parameters), inputs)
+        return found
+
+    def check(
+        self,
+        stacks: Sequence[Tensor],
+        groups: RowGroups,
+        obs: Tensor,
+        memory: Tensor | None,
+        expected: tuple[Tensor, Tensor | None],
+    ) -> None:
+        """Compare with what a loop found; one that is wrong is reported, and not to be called."""
+        self.is_checked = True
+        try:
+            found = self(stacks, groups, obs, memory)
+        except (RuntimeError, NotImplementedError, TypeError) as error:
+            self._give_up(str(error).partition("\n")[0])
+            return
+        pairs = [(one, other) for one, other in zip(found, expected, strict=True) if one is not None]
+        if not all(
+            other is not None and torch.allclose(one, other, _TOLERANCE, _TOLERANCE, equal_nan=True)
+            for one, other in pairs
+        ):
+            self._give_up("its outputs would differ from those of one version alone")
+
+    def _give_up(self, reason: str) -> None:
+        self.is_wrong = True
+        log.warning(
+            "frozen versions of %s act one after the other, which takes longer the more of them play: torch.func.vmap "
+            "cannot compute them together (%s)",
+            type(self._module.actor).__name__,
+            reason,
+        )
+
+
+class _Outputs(nn.Module):
+    """A network actor's outputs and memory as the result of `forward`, without None."""
+
+    def __init__(self, actor: NetworkActor) -> None:
+        super().__init__()
+        self.actor = actor
+
+    def forward(self, obs: Tensor, memory: Tensor | None = None) -> tuple[Tensor, ...]:
+        """Return outputs, and the next memory if there is one."""
+        outputs, after = self.actor.outputs(obs, memory)
+        return (outputs,) if after is None else (outputs, after)
+
 
 LARGEST_STACKED = 250_000
 """Parameters beyond which members act by their published weights, without a copy of these."""

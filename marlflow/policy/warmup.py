@@ -7,12 +7,12 @@ from typing import Any, cast
 
 import numpy as np
 from gymnasium import spaces
-from torch import Tensor
+from torch import Tensor, nn
 
 from marlflow.base.arrays import Array
 from marlflow.base.random import RowRandom
-from marlflow.policy.actor import Acted, Mode, MovableActor, WeightedActor
-from marlflow.policy.network_actor import NetworkActor, Scheduled
+from marlflow.policy.actor import Acted, Actor, Mode, MovableActor, NetworkActor, Scheduled, WeightedActor
+from marlflow.policy.adapted import AdaptedActor
 from marlflow.policy.scripted import RandomActor
 
 
@@ -64,3 +64,12 @@ class WarmupActor:
 
     def load_flat(self, flat: Array) -> None:
         self._actor.load_flat(flat)
+
+
+def network_of(actor: Actor) -> nn.Module | None:
+    """Return the torch module that an actor computes with; None if it has none, or is of another kind."""
+    if isinstance(actor, WarmupActor):
+        return network_of(actor.inner)
+    if isinstance(actor, AdaptedActor):
+        return actor.network
+    return actor if isinstance(actor, nn.Module) else None

@@ -7,8 +7,7 @@ from typing import ClassVar, TypeAlias
 
 from marlflow.base.arrays import Array
 from marlflow.base.info_columns import At
-from marlflow.batches.joint_sequence_transitions import JointSequenceTransitions
-from marlflow.batches.joint_transitions import JointTransitions
+from marlflow.batches.joint_segments import JointSequenceTransitions, JointTransitions
 from marlflow.replay.segments import SegmentStore, StoredColumns
 from marlflow.replay.sequences import SequenceStore
 

@@ -9,7 +9,7 @@ from marlflow.base.arrays import Array
 from marlflow.base.serialization import Tree
 from marlflow.batches.batch import Batch, Decisions, Transitions
 from marlflow.batches.items import Inserted
-from marlflow.batches.sequence_transitions import SequenceTransitions
+from marlflow.batches.sequences import SequenceTransitions
 from marlflow.flow import Place
 
 

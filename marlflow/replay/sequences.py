@@ -18,7 +18,7 @@ from marlflow.base.arrays import Array
 from marlflow.base.errors import InvalidInput
 from marlflow.base.info_columns import At
 from marlflow.batches.batch import Batch
-from marlflow.batches.sequence_transitions import SequenceTransitions
+from marlflow.batches.sequences import SequenceTransitions
 from marlflow.flow import Place
 from marlflow.replay.buffer import StoredReplay
 from marlflow.replay.sampling import Sampling

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from marlflow.base.errors import CheckpointUnusable
-from marlflow.base.file_names import file_name
+from marlflow.base.files import file_name
 from marlflow.base.serialization import Tree
 
 FORMAT = 5

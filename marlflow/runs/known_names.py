@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from marlflow.base.near import meant
+from marlflow.base.sentences import meant
 from marlflow.runs.checkpoint_notes import notes_of
 from marlflow.runs.checkpoints import Checkpoint
 

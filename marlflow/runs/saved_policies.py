@@ -14,12 +14,12 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load
 
-from marlflow.algorithms.imported import SavedPolicy
+from marlflow.algorithms.from_run import SavedPolicy
 from marlflow.base.arrays import Array
 from marlflow.base.errors import CheckpointUnusable, ConfigInvalid
-from marlflow.base.near import meant
+from marlflow.base.sentences import meant
 from marlflow.base.serialization import MALFORMED, from_bytes
-from marlflow.learner.saved_state import PUBLISHED_SIZES
+from marlflow.learner.parameters import PUBLISHED_SIZES
 from marlflow.runs.frozen_policies import frozen_file
 from marlflow.runs.known_names import frozen_names
 from marlflow.runs.saved_league import SavedRun, learner_state

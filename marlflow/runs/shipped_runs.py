@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 
 from marlflow.base.errors import ConfigInvalid
+from marlflow.base.files import cache_folder
 from marlflow.base.links import check_links
-from marlflow.base.near import meant
-from marlflow.base.new_files import cache_folder
+from marlflow.base.sentences import meant
 
 PREFIX = "gallery:"
 _SHIPPED = Path(__file__).parent / "gallery"

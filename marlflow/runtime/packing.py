@@ -7,8 +7,8 @@ from dataclasses import fields
 
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.serialization import MALFORMED, Tree, from_bytes, to_bytes
+from marlflow.batches.batch import TrainBatch
 from marlflow.batches.items import Gradients
-from marlflow.batches.train_batch import TrainBatch
 
 
 def pack_batch(batch: TrainBatch | Gradients) -> bytes:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from marlflow.base.problems import Problem, ProblemKind
-from marlflow.base.shortened import enumerated
+from marlflow.base.errors import Problem, ProblemKind
+from marlflow.base.sentences import enumerated
 from marlflow.runtime.spec import LearnerPlacement, Resources, RunSpec
 from marlflow.sampling.referee import worker_name
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from marlflow.algorithms.imported import Imported
+from marlflow.algorithms.from_run import Imported
 from marlflow.env.batched.versions import BatchedMaker
 from marlflow.env.make import EnvMaker
 from marlflow.offline.dataset_writer import DatasetWriter

@@ -8,7 +8,7 @@ from typing import Any
 
 from marlflow.batches.batch import Batch
 from marlflow.flow import StageCall
-from marlflow.learner.distributed.shards import no_rows, sharded
+from marlflow.learner.distributed.replicas import no_rows, sharded
 from marlflow.runtime.stage_chain import merge_payloads
 
 ON_WORKERS = "rollout workers"

@@ -8,9 +8,8 @@ from functools import partial
 from typing import Any, Literal
 
 from marlflow.algorithms.algorithm import Algorithm, Member, needs_state
-from marlflow.algorithms.imported import Imported
+from marlflow.algorithms.from_run import Imported, InitialParameters
 from marlflow.algorithms.info_columns import columns_of_rows, info_columns
-from marlflow.algorithms.initial_parameters import InitialParameters
 from marlflow.base.arrays import Array
 from marlflow.base.info_columns import InfoColumn, InfoColumns
 from marlflow.base.random import key, named_seed
@@ -20,8 +19,8 @@ from marlflow.base.spaces import Spaces
 from marlflow.batches.items import as_it_is
 from marlflow.flow.relocate import Where
 from marlflow.learner.compute import Compute
+from marlflow.learner.gradient_exchange import ClockLimit, UpdateLimit
 from marlflow.learner.learner import TorchLearner
-from marlflow.learner.update_limit import ClockLimit, UpdateLimit
 from marlflow.offline.dataset import Dataset
 from marlflow.offline.dataset_reader import DatasetReader, DatasetWorker, OfflineWorker
 from marlflow.offline.dataset_writer import DatasetTarget

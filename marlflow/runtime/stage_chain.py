@@ -9,14 +9,13 @@ from functools import partial
 from itertools import takewhile
 from typing import Any, TypeAlias
 
-from marlflow.batches.batch import Batch
+from marlflow.batches.batch import Batch, TrainBatch
 from marlflow.batches.items import Gradients
 from marlflow.batches.joint import JointBatches
-from marlflow.batches.train_batch import TrainBatch
 from marlflow.flow import StageCall, StageTimes
 from marlflow.flow.meters import rows_of
 from marlflow.flow.protocols import EndOfFlow, OperatorRaised, RunsAhead
-from marlflow.learner.gradients import mean_gradients
+from marlflow.learner.update_job import mean_gradients
 
 Rows: TypeAlias = TrainBatch | Gradients
 """Outputs that leave a place packed, so that the driver does not open them."""

@@ -6,8 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from marlflow.base.errors import EnvironmentFailed
-from marlflow.base.fault_kind import FaultKind
+from marlflow.base.errors import EnvironmentFailed, FaultKind
 from marlflow.sampling.receipts import Fault
 from marlflow.sampling.watchdog import HAS_ALARM, Overdue, Watchdog
 

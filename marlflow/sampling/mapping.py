@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.base.shortened import enumerated
+from marlflow.base.sentences import enumerated
 
 PolicyOf = Callable[[str], str | None]
 """Maps an agent to its policy, or to None, in episodes without a matchup."""

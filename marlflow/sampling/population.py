@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Protocol, cast, runtime_checkable
 
 from marlflow.base.errors import CheckpointUnusable
-from marlflow.base.near import meant
+from marlflow.base.sentences import meant
 from marlflow.base.serialization import Tree
 from marlflow.batches.items import Weights
 from marlflow.sampling.frozen_store import FrozenStore, MemoryStore, StoredEntries

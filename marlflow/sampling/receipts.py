@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from marlflow.base.fault_kind import FaultKind
+from marlflow.base.errors import FaultKind
 from marlflow.base.pickling import pickled_by_arguments
 from marlflow.flow import StageTimes
 from marlflow.policy.actor import EvaluationMode

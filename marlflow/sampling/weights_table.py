@@ -16,8 +16,7 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.base.random import RowRandom
 from marlflow.batches.items import Weights
 from marlflow.policy.actor import Acted, Actor, EvaluationMode, EvaluationModes, Mode, WeightedActor, mode_in
-from marlflow.policy.row_groups import RowGroups
-from marlflow.policy.stacked import ActingMembers, CohortActor, members_of
+from marlflow.policy.stacked import ActingMembers, CohortActor, RowGroups, members_of
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.population import WORKER_MEMBERS
 from marlflow.sampling.protocol import FrozenPolicy

@@ -9,8 +9,7 @@ from time import perf_counter, time
 import numpy as np
 
 from marlflow.base.arrays import Array
-from marlflow.base.errors import CheckpointFailed, ConfigInvalid, NotCompiled
-from marlflow.base.fault_kind import FaultKind
+from marlflow.base.errors import CheckpointFailed, ConfigInvalid, FaultKind, NotCompiled
 from marlflow.base.info_columns import coefficient_name
 from marlflow.base.serialization import Tree
 from marlflow.base.spaces import Spaces

@@ -8,9 +8,7 @@ StoreToReplayBuffer, `Draw` Replay, `SyncTarget` UpdateTargetNetwork.
 
 from marlflow.flow import Rotation
 from marlflow.stages.batches import CutSequences, DropStale, Join
-from marlflow.stages.constraints import CostAdvantages, UpdateMultiplier
-from marlflow.stages.estimates import Advantages, Normalize, VTrace
-from marlflow.stages.gradients import ApplyGradients, Average, ComputeGradients
+from marlflow.stages.estimates import Advantages, CostAdvantages, Normalize, UpdateMultiplier, VTrace
 from marlflow.stages.joint_updates import EachPolicy, JointAdvantages, LearnInOrder
 from marlflow.stages.replays import (
     ByShard,
@@ -24,7 +22,7 @@ from marlflow.stages.replays import (
 )
 from marlflow.stages.sampling import ByPolicy, Collect, CollectNext, Concat, Shards
 from marlflow.stages.tasks import Adapt, ByTask, MetaLearn
-from marlflow.stages.updates import Learn, Publish, SyncTarget
+from marlflow.stages.updates import ApplyGradients, Average, ComputeGradients, Learn, Publish, SyncTarget
 from marlflow.stages.utterances import UtteranceAdvantage, Utterances
 
 __all__ = [

@@ -28,9 +28,7 @@ class DropStale:
     def traits(self) -> Traits:
         """The traits, with `max_staleness`."""
         return Traits(
-            max_staleness=self.max_staleness,
-            keeps_segments=True,
-            unmovable_because="its learner reports what it drops",
+            max_staleness=self.max_staleness, keeps_segments=True, unmovable_because="its learner reports what it drops"
         )
 
     def __call__(self, batch: Batch, learner: Learner) -> Batch:

@@ -15,8 +15,8 @@ from marlflow.batches.joint import JointBatches
 from marlflow.batches.joint_segments import JointSegments, TeamReward, joint_segments
 from marlflow.flow import StageCall, Traits
 from marlflow.flow.protocols import MOST_AHEAD, RunsAhead
-from marlflow.learner.initial_priorities import transitions_of
 from marlflow.learner.protocol import Learner
+from marlflow.learner.value_chunks import transitions_of
 from marlflow.replay.n_step import terms_problems, windows
 from marlflow.replay.protocol import Replay
 from marlflow.replay.shards import shard_of

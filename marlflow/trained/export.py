@@ -11,12 +11,12 @@ from typing import Any, Literal
 
 from marlflow.algorithms.algorithm import describe_space
 from marlflow.base.errors import ConfigInvalid, MarlflowError
-from marlflow.base.file_names import file_name
-from marlflow.base.near import meant
+from marlflow.base.files import file_name
 from marlflow.base.progress import progress
+from marlflow.base.sentences import meant
 from marlflow.config.experiment import Experiment
 from marlflow.policy.adapted import AdaptedActor
-from marlflow.policy.unwrapped import network_of
+from marlflow.policy.warmup import network_of
 from marlflow.runs.saved_runs import Which
 from marlflow.trained.export_check import OutputDifference, difference
 from marlflow.trained.export_rows import check_rows

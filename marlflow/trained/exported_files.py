@@ -15,7 +15,7 @@ import torch
 
 from marlflow.base.arrays import Array
 from marlflow.base.errors import ConfigInvalid, MarlflowError
-from marlflow.base.new_files import replacing
+from marlflow.base.files import replacing
 from marlflow.base.progress import progress
 from marlflow.policy.tensors import as_tensor
 from marlflow.trained.portable import PortableActor

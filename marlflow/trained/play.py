@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from marlflow.base.errors import ConfigInvalid, InvalidInput
-from marlflow.base.new_files import replacing
+from marlflow.base.files import replacing
 from marlflow.base.spaces import Spaces
 from marlflow.config.records import played_environment
 from marlflow.env.adapter import EnvAdapter

@@ -18,15 +18,12 @@ from marlflow.base.arrays import Array
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.observations import Leaf, named
 from marlflow.base.spaces import DISCRETE_KINDS, Spaces
-from marlflow.policy.categorical import LOWEST, CategoricalActor
-from marlflow.policy.deterministic import DeterministicActor
-from marlflow.policy.gaussian import GaussianActor
-from marlflow.policy.multi_categorical import MultiCategoricalActor
-from marlflow.policy.network_actor import NetworkActor
+from marlflow.policy.actor import NetworkActor
+from marlflow.policy.box import DeterministicActor, GaussianActor, SquashedGaussianActor, mean_and_log_std
+from marlflow.policy.categorical import LOWEST, CategoricalActor, MultiCategoricalActor
 from marlflow.policy.normalized import NormalizedRows
 from marlflow.policy.q import QActor
-from marlflow.policy.recurrent_actors import RecurrentNetworkActor
-from marlflow.policy.squashed import SquashedGaussianActor, mean_and_log_std
+from marlflow.policy.recurrent import RecurrentNetworkActor
 
 Kind = Literal["observation", "memory", "action_mask"]
 Outputs = dict[str, Tensor]

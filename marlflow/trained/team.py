@@ -14,8 +14,8 @@ import numpy as np
 
 from marlflow.base.arrays import Array
 from marlflow.base.errors import ConfigInvalid, InvalidInput
-from marlflow.base.near import meant
 from marlflow.base.random import RowRandom, episode_seed, key
+from marlflow.base.sentences import meant
 from marlflow.config.checked import CheckedExperiment
 from marlflow.config.environment import environment_maker, environment_name
 from marlflow.config.recorded import working_in

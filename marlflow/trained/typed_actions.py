@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from marlflow.base.arrays import Array
-from marlflow.base.near import nearest
+from marlflow.base.sentences import nearest
 from marlflow.base.spaces import choices_of, components
 
 _MOST_LISTED = 40

@@ -12,7 +12,7 @@ import torch
 
 import marlflow as mf
 from marlflow.base.arrays import Array
-from marlflow.learner.gradients import mean_gradients
+from marlflow.learner.update_job import mean_gradients
 from tests.algorithms.parts import (
     DISCRETE,
     MASKED,

@@ -12,7 +12,7 @@ import torch
 import marlflow as mf
 from marlflow.base.arrays import Array
 from marlflow.learner.compute import ON_CPU
-from marlflow.policy.distributional import DistributionalQNetwork
+from marlflow.policy.q import DistributionalQNetwork
 from tests.algorithms.parts import DISCRETE, MASKED, NUM_ACTIONS, forward, loss_and_gradient, make_learner
 from tests.algorithms.test_dqn import apart, columns_of, transitions
 

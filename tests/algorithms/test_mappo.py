@@ -21,7 +21,7 @@ from marlflow.env.games import cartpole_team
 from marlflow.env.games.cartpole_team import CartPoleTeam
 from marlflow.env.wrappers.shipped import joint_state
 from marlflow.policy.actor_critic import ActorCritic
-from marlflow.policy.recurrent_actors import RecurrentActorCritic
+from marlflow.policy.recurrent import RecurrentActorCritic
 from marlflow.sampling.protocol import Request
 from tests.algorithms.parts import make_plan
 from tests.driver.watching import reports

@@ -84,7 +84,7 @@ def test_a_learner_is_made_of_network_losses_and_fields() -> None:
     for ours, theirs in zip(learner.module.parameters(), reference.parameters(), strict=True):
         assert torch.equal(ours, theirs)
     (group,) = learner.parameters.groups
-    assert (group.name, group.optimizer.learning_rate, group.optimizer.max_norm) == ("all", 0.1, float("inf"))
+    assert (group.name, group.optimizer.learning_rate, group.optimizer.max_grad_norm) == ("all", 0.1, float("inf"))
     assert (learner.trains_on, learner.parameters.target_module) == (mf.Batch, None)
 
 

@@ -159,6 +159,21 @@ class Derived(Everything):
         return super().see(batch.with_columns(reward=batch["reward"] + 1.0), learner)
 
 
+class Clashing(Everything):
+    """Its state reports a term under the name of a loss term."""
+
+    def see(self, batch: mf.Batch, learner: Any) -> mf.Batch:
+        seen = super().see(batch, learner)
+        learner.part_state("counted").terms = {"policy": 1.0}
+        return seen
+
+
+def test_a_term_of_a_state_replaces_no_term_of_a_loss(tmp_path: Any) -> None:
+    problem = "the state 'counted' of a part reports the term 'policy', as another of its learner does"
+    with pytest.raises(mf.MarlflowError, match=problem):
+        mf.train(run(replace(SMALL_PPO, parts={"all": Clashing()})), tmp_path)
+
+
 def run(algorithm: Any, **changes: Any) -> mf.Experiment:
     return small_run(policies={"cart": mf.Policy(algorithm, SMALL)}, mapping=None, **changes)
 

@@ -11,7 +11,7 @@ import pytest
 import marlflow as mf
 from marlflow.base.arrays import Array
 from marlflow.base.spaces import Spaces
-from marlflow.batches.sequence_transitions import SequenceTransitions
+from marlflow.batches.sequences import SequenceTransitions
 from marlflow.learner.compute import ON_CPU
 from tests.algorithms.parts import DISCRETE, MASKED, NUM_ACTIONS, gradient_by_differences, loss_and_gradient
 from tests.replay.sequence_batches import put

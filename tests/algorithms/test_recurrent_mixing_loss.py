@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import marlflow as mf
-from marlflow.algorithms.recurrent_mixing_loss import RecurrentMixingLoss
+from marlflow.algorithms.mixing_loss import RecurrentMixingLoss
 from marlflow.base.arrays import Array
 from marlflow.learner.compute import ON_CPU
 from tests.algorithms.teams import CARRIER, SCOUT, STATE

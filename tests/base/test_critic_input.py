@@ -12,7 +12,7 @@ from gymnasium import spaces as gym
 import marlflow as mf
 from marlflow.base.spaces import Spaces
 from marlflow.batches.critic_input import CriticInput, CriticSees, critic_input
-from marlflow.policy.nested import Reader
+from marlflow.policy.torso import Reader
 
 NUM_AGENTS = 4
 STATES = {

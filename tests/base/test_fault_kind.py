@@ -2,7 +2,7 @@
 
 from dataclasses import fields
 
-from marlflow.base.fault_kind import FaultKind
+from marlflow.base.errors import FaultKind
 from marlflow.config.experiment import Faults
 from marlflow.driver.run_metrics import FAULTS
 

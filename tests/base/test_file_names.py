@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marlflow.base.file_names import file_name
+from marlflow.base.files import file_name
 
 NAMES = st.text(st.characters() | st.sampled_from("aA.%/-0"), max_size=300)
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import marlflow as mf
-from marlflow.base import moved_names
-from marlflow.base.moved_names import current_name, with_current_names
+from marlflow.base import public_names
+from marlflow.base.public_names import current_name, with_current_names
 from marlflow.config.construct import imported
 from marlflow.config.recorded import recorded_run
 from marlflow.env import make_environment
@@ -73,4 +73,4 @@ def test_an_environment_of_before_is_refused_with_its_new_name() -> None:
 
 
 def test_examples() -> None:
-    assert doctest.testmod(moved_names).failed == 0
+    assert doctest.testmod(public_names).failed == 0

@@ -3,8 +3,7 @@
 import copy
 from dataclasses import replace
 
-from marlflow.base.errors import ConfigInvalid
-from marlflow.base.problems import Problem, ProblemKind
+from marlflow.base.errors import ConfigInvalid, Problem, ProblemKind
 
 CANNOT = Problem("cannot act in Box(2,)", "dqn", remedy="it needs Discrete actions", kind=ProblemKind.CANNOT_ACT)
 

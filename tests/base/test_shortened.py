@@ -7,8 +7,7 @@ import re
 import pytest
 
 from marlflow.base.errors import ConfigInvalid, StageFailed, UserCodeFailed
-from marlflow.base.near import absent, meant
-from marlflow.base.shortened import MOST, enumerated, shortened
+from marlflow.base.sentences import MOST, absent, enumerated, meant, shortened
 from marlflow.cli.failures import failure
 
 NAMES = [f"agent_{number}" for number in range(99_999)]

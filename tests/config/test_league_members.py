@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import marlflow as mf
-from marlflow.algorithms.imported import Imported, SavedPolicy
+from marlflow.algorithms.from_run import Imported, SavedPolicy
 from marlflow.checks.validation import ready
 from marlflow.config.imports import imported_policy, load_policy, policy_of
 from marlflow.config.league_members import described_member

@@ -13,7 +13,7 @@ import pytest
 
 import marlflow as mf
 from marlflow.algorithms.shipped import SHIPPED
-from marlflow.base.problems import ProblemKind
+from marlflow.base.errors import ProblemKind
 from marlflow.base.ranges import INFINITY, Range
 from marlflow.config.construct import construct
 from marlflow.config.settings import range_of, remarks, setting_problems

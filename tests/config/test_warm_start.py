@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 import marlflow as mf
-from marlflow.algorithms.imported import Imported
+from marlflow.algorithms.from_run import Imported
 from marlflow.base.serialization import from_bytes
 from marlflow.checks.validation import ready
 from marlflow.cli.plan import run_plan
 from marlflow.config.checked import CheckedExperiment
 from marlflow.config.imports import load_policy, policy_of
-from marlflow.learner.named_parameters import is_part, named_parameters
-from marlflow.policy.unwrapped import network_of
+from marlflow.learner.parameters import is_part, named_parameters
+from marlflow.policy.warmup import network_of
 from marlflow.runs.saved_league import SavedRun, saved_run
 from marlflow.runs.saved_policies import saved_policy, to_export
 from marlflow.runs.saved_runs import chosen, newest

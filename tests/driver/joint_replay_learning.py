@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import marlflow as mf
 from marlflow.batches.joint_segments import TeamReward
-from marlflow.policy.recurrent_actors import RecurrentQNetwork
+from marlflow.policy.recurrent import RecurrentQNetwork
 from tests.driver.coming_and_going import ComingAndGoing
 from tests.driver.joint_learning import SMALL, joint_run
 

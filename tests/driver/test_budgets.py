@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import marlflow as mf
-from marlflow.base.fault_kind import FaultKind
+from marlflow.base.errors import FaultKind
 from marlflow.driver.faults import FaultBudget
 from marlflow.driver.run_metrics import RunMetrics
 from marlflow.env.games.cartpole_team import CartPoleTeam

@@ -11,7 +11,7 @@ import pytest
 
 import marlflow as mf
 from marlflow.env.games import guess_number
-from marlflow.learner.update_limit import ClockLimit
+from marlflow.learner.gradient_exchange import ClockLimit
 from marlflow.runs.saved_runs import newest
 from tests.driver.resumed_runs import resumes_exactly
 from tests.driver.test_graceful_shutdown import Signals

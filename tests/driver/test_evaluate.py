@@ -16,7 +16,7 @@ import pytest
 from gymnasium import spaces
 
 import marlflow as mf
-from marlflow.algorithms.imported import SavedPolicy
+from marlflow.algorithms.from_run import SavedPolicy
 from marlflow.base.random import key
 from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.base.spaces import Spaces

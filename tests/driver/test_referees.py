@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import marlflow as mf
-from marlflow.base.fault_kind import FaultKind
+from marlflow.base.errors import FaultKind
 from marlflow.base.serialization import to_bytes
 from marlflow.batches.items import Weights
 from marlflow.driver.matches import MatchingWorkers, MatchTimes, RefereedWorkers, with_matches

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from marlflow.base.fault_kind import FaultKind
+from marlflow.base.errors import FaultKind
 from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.batches.items import Update
 from marlflow.driver.episode_metrics import EvaluationContext

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from marlflow.flow import AgentSteps, AtMost, Flow, Freely, InTurn, Plan, Traits, merge, source
-from marlflow.flow.needs import agent_steps_of_first_update
+from marlflow.flow.plan import agent_steps_of_first_update
 from tests.flow.fakes import Batches
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import marlflow as mf
-from marlflow.base.fault_kind import FaultKind
+from marlflow.base.errors import FaultKind
 from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.checks.validation import ready
 from marlflow.config.dealers import dealer_of

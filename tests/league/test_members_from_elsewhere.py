@@ -13,7 +13,7 @@ import pytest
 from gymnasium.spaces import Discrete
 
 import marlflow as mf
-from marlflow.algorithms.imported import Imported
+from marlflow.algorithms.from_run import Imported
 from marlflow.checks.validation import ready
 from marlflow.config.imports import load_policy
 from marlflow.league.members import Members

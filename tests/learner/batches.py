@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from marlflow.base.arrays import Array
-from marlflow.batches.train_batch import TrainBatch, for_losses
+from marlflow.batches.batch import TrainBatch, for_losses
 
 
 @dataclass(frozen=True)

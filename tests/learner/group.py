@@ -19,8 +19,7 @@ from gymnasium import spaces
 
 import marlflow as mf
 from marlflow.base.spaces import Spaces
-from marlflow.batches.sequence_transitions import SequenceTransitions
-from marlflow.batches.sequences import Sequences, cut_sequences
+from marlflow.batches.sequences import Sequences, SequenceTransitions, cut_sequences
 from marlflow.learner.compute import ON_CPU, Compute
 from tests.algorithms.extra import entropy_floor
 from tests.learner.experience import ACTIONS, FEATURES, estimated, transitions

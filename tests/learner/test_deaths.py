@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marlflow.batches.batch import Batch
-from marlflow.learner.advantages import advantages, values_around
-from marlflow.learner.deaths import bootstrap_by_survivors
+from marlflow.learner.advantages import advantages, bootstrap_by_survivors, values_around
 from tests.learner.lives import Critic, Life, batch_of, lives
 
 DISCOUNT, TRACE = 0.9, 0.7

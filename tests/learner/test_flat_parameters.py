@@ -59,11 +59,11 @@ def test_each_policys_actor_is_published_by_itself_whatever_does_not_learn() -> 
 
 
 @pytest.mark.parametrize("unseen", [False, True])
-@pytest.mark.parametrize("max_norm", [0.5, 1e9])
-def test_equals_adam_on_separate_parameters(max_norm: float, unseen: bool) -> None:
+@pytest.mark.parametrize("max_grad_norm", [0.5, 1e9])
+def test_equals_adam_on_separate_parameters(max_grad_norm: float, unseen: bool) -> None:
     module, reference = TwoPart(), TwoPart()
     flat = FlatParameters(module, {"p": module.actor})
-    adam = FlatAdam(flat.vector, flat.gradient, 0.01, max_norm, Adam(eps=1e-5))
+    adam = FlatAdam(flat.vector, flat.gradient, 0.01, max_grad_norm, Adam(eps=1e-5))
     adam._on_cpu = not unseen
     plain = torch.optim.Adam(reference.parameters(), lr=0.01, eps=1e-5)
     for step in range(20):
@@ -73,7 +73,7 @@ def test_equals_adam_on_separate_parameters(max_norm: float, unseen: bool) -> No
         norm = adam.step()
         plain.zero_grad()
         reference(x).backward()
-        expected = nn.utils.clip_grad_norm_(reference.parameters(), max_norm)
+        expected = nn.utils.clip_grad_norm_(reference.parameters(), max_grad_norm)
         plain.step()
         assert float(norm) == pytest.approx(expected.item(), rel=1e-5)
     for ours, theirs in zip(module.parameters(), reference.parameters(), strict=True):

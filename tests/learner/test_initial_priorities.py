@@ -17,8 +17,8 @@ from marlflow.base.arrays import Array
 from marlflow.base.spaces import Spaces
 from marlflow.batches.items import Weights
 from marlflow.learner.compute import ON_CPU
-from marlflow.learner.initial_priorities import transitions_of
 from marlflow.learner.published_learner import PublishedLearner
+from marlflow.learner.value_chunks import transitions_of
 from tests.learner.experience import ACTIONS, FEATURES, ragged, transitions
 
 SPACES = Spaces(gym.Box(-9.0, 9.0, (FEATURES,)), gym.Discrete(ACTIONS))

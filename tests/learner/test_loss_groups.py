@@ -102,7 +102,7 @@ def test_learning_rates_of_parts_and_their_schedules() -> None:
     assert [part.optimizer.learning_rate for part in one.parameters.groups] == [0.5, 0.01]
     one.set_schedule({"learning_rate": 0.1, "max_grad_norm": 7.0})
     assert [part.optimizer.learning_rate for part in one.parameters.groups] == [0.5, 0.1]
-    assert [part.optimizer.max_norm for part in one.parameters.groups] == [7.0, 7.0]
+    assert [part.optimizer.max_grad_norm for part in one.parameters.groups] == [7.0, 7.0]
     one.set_schedule({"critic_learning_rate": 0.2})
     assert [part.optimizer.learning_rate for part in one.parameters.groups] == [0.2, 0.1]
     assert one.scheduled == {"learning_rate": 0.1, "max_grad_norm": 7.0, "critic_learning_rate": 0.2}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marlflow.learner.multiplier import Multiplier
+from marlflow.learner.part_state import Multiplier
 
 costs = st.floats(-10.0, 10.0).map(lambda cost: round(8 * cost) / 8)
 

@@ -20,7 +20,7 @@ from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
 from marlflow.base.errors import InvalidInput
 from marlflow.base.spaces import Spaces
 from marlflow.learner.compiled_updates import AUTO_AFTER, Compile
-from marlflow.learner.distributed.shards import no_rows, sharded
+from marlflow.learner.distributed.replicas import no_rows, sharded
 from marlflow.learner.learner import LearnsOn
 from marlflow.learner.minibatches import ShardDivision, share_sizes
 from marlflow.policy.actor_critic import ActorCritic

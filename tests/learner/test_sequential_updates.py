@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import marlflow as mf
 from marlflow.learner.advantages import advantages, normalized
-from marlflow.learner.sequential_updates import joint_advantages, merged, turn_order, update_in_order
+from marlflow.stages.joint_updates import joint_advantages, merged, turn_order, update_in_order
 from tests.learner.lives import Critic, Life, batch_of, lives
 
 ACTIONS = 3

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from marlflow.batches.items import Update
-from marlflow.learner import update_limit
-from marlflow.learner.distributed.shards import sharded
+from marlflow.learner import gradient_exchange
+from marlflow.learner.distributed.replicas import sharded
+from marlflow.learner.gradient_exchange import AgreedLimit, ClockLimit
 from marlflow.learner.learner import LearnsOn
-from marlflow.learner.update_limit import AgreedLimit, ClockLimit
 from tests.learner.group import KINDS
 from tests.learner.test_replicas import made, shard
 
@@ -100,7 +100,7 @@ def test_a_group_agrees_about_twice_a_second(
         sums += 1
         return [3 * number for number in numbers]
 
-    monkeypatch.setattr(update_limit, "perf_counter", lambda: now_s)
+    monkeypatch.setattr(gradient_exchange, "perf_counter", lambda: now_s)
     agreed, late = AgreedLimit(sum_over_three, 3), 0
     for _ in range(minibatches):
         assert not agreed.has_passed(ClockLimit())

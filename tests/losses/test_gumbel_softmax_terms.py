@@ -4,8 +4,8 @@ import math
 
 import torch
 
-from marlflow.losses.gumbel_softmax import gumbel_noise, one_hot_best, straight_through_sample
-from marlflow.losses.present_agents import mean_over_present, row_means
+from marlflow.losses.deterministic_policy_gradient import gumbel_noise, one_hot_best, straight_through_sample
+from marlflow.losses.mixing import mean_over_present, row_means
 
 LOGITS = torch.tensor([[1.0, 2.0, 0.0], [1.0, 2.0, 0.0], [3.0, 3.0, -1.0]])
 MASK = torch.tensor([[True, True, True], [True, False, True], [False, False, True]])

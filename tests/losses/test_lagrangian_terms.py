@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from marlflow.losses.lagrangian import constrained_advantage, constrained_policy_loss
+from marlflow.losses.policy_gradient import constrained_advantage, constrained_policy_loss
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from marlflow.losses.recurrent_q_learning import (
+from marlflow.losses.q_learning import (
     after_windows,
     mean_over_sequences,
     sequence_priority,

@@ -1,6 +1,6 @@
 import torch
 
-from marlflow.losses.twin_critics import clipped_double_q_target, critics_loss
+from marlflow.losses.deterministic_policy_gradient import clipped_double_q_target, critics_loss
 
 REWARD, DISCOUNT = torch.tensor([1.0, 1.0, -2.0]), torch.tensor([0.5, 0.9, 0.0])
 Q = torch.tensor([[4.0, -1.0, 5.0], [2.0, 3.0, 7.0]])

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from marlflow.losses.advantages import generalized_advantage_estimation
-from marlflow.losses.vtrace import vtrace
+from marlflow.losses.advantages import generalized_advantage_estimation, vtrace
 
 
 def test_against_a_table() -> None:

@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 
 import marlflow as mf
 from marlflow.policy.actor import MovableActor, WeightedActor
-from marlflow.policy.box import BoxCoordinates
+from marlflow.policy.box import BoxCoordinates, DeterministicActor, SquashedGaussianActor, squashed_sample
 from marlflow.policy.categorical import CategoricalActor
-from marlflow.policy.deterministic import DeterministicActor
-from marlflow.policy.squashed import SquashedGaussianActor, squashed_sample
 from marlflow.policy.warmup import WarmupActor
 from tests.policy.row_random import row_random
 

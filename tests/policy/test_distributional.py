@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 import marlflow as mf
 from marlflow.base.spaces import Spaces
-from marlflow.policy.distributional import AtomsHead, DistributionalQNetwork
+from marlflow.policy.q import AtomsHead, DistributionalQNetwork
 from tests.policy.row_random import row_random
 
 SPACES = Spaces(spaces.Box(-1.0, 1.0, (3,)), spaces.Discrete(4))

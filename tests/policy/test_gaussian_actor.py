@@ -8,7 +8,7 @@ from gymnasium import spaces
 import marlflow as mf
 from marlflow.base.spaces import Spaces
 from marlflow.policy.actor_critic import ActorCritic
-from marlflow.policy.gaussian import GaussianActor
+from marlflow.policy.box import GaussianActor
 from tests.policy.row_random import row_random
 
 BOX = spaces.Box(np.array([0.0, -3.0, -np.inf], np.float32), np.array([1.0, 5.0, np.inf], np.float32))

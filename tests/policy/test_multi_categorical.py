@@ -18,7 +18,7 @@ from pettingzoo import ParallelEnv
 import marlflow as mf
 from marlflow.base.spaces import Spaces
 from marlflow.policy.actor_critic import ActorCritic
-from marlflow.policy.multi_categorical import MultiCategoricalActor
+from marlflow.policy.categorical import MultiCategoricalActor
 from marlflow.policy.scripted import CallableActor, RandomActor
 from tests.driver.watching import reports
 from tests.policy.row_random import row_random

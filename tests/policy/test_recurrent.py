@@ -13,8 +13,12 @@ import marlflow as mf
 from marlflow.base.spaces import Spaces
 from marlflow.policy.actor import MovableActor, RecurrentActor, WeightedActor
 from marlflow.policy.q import QActor
-from marlflow.policy.recurrent import build_recurrent_torso
-from marlflow.policy.recurrent_actors import RecurrentActorCritic, RecurrentNetworkActor, recurrent_stochastic_actor
+from marlflow.policy.recurrent import (
+    RecurrentActorCritic,
+    RecurrentNetworkActor,
+    build_recurrent_torso,
+    recurrent_stochastic_actor,
+)
 from tests.policy.row_random import row_random
 
 S, T, D, H = 5, 7, 3, 8

@@ -9,7 +9,7 @@ from gymnasium import spaces as gym
 
 import marlflow as mf
 from marlflow.base.spaces import Spaces
-from marlflow.policy.recurrent_actors import RecurrentQNetwork
+from marlflow.policy.recurrent import RecurrentQNetwork
 from tests.policy.row_random import row_random
 
 SPACES = Spaces(gym.Box(-1.0, 1.0, (2,), np.float32), gym.Discrete(3))

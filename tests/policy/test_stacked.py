@@ -15,10 +15,9 @@ import marlflow as mf
 from marlflow.base.spaces import Spaces
 from marlflow.policy import stacked
 from marlflow.policy.actor_critic import stochastic_actor
+from marlflow.policy.box import DeterministicActor, SquashedGaussianActor
 from marlflow.policy.categorical import CategoricalActor
-from marlflow.policy.deterministic import DeterministicActor
-from marlflow.policy.recurrent_actors import RecurrentQNetwork, recurrent_stochastic_actor
-from marlflow.policy.squashed import SquashedGaussianActor
+from marlflow.policy.recurrent import RecurrentQNetwork, recurrent_stochastic_actor
 from marlflow.policy.stacked import RowGroups, SeparateMembers, StackedMembers, members_of
 from marlflow.policy.torso import build_torso
 from marlflow.policy.warmup import WarmupActor

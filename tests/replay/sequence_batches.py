@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from marlflow.base.arrays import Array
 from marlflow.batches.batch import Batch
 from marlflow.batches.items import Inserted
-from marlflow.batches.sequence_transitions import SequenceTransitions
+from marlflow.batches.sequences import SequenceTransitions
 from marlflow.replay.sequences import SequenceReplay
 from marlflow.stages import Insert, NStep, SplitSegments
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import marlflow as mf
 from marlflow.base.serialization import Tree
-from marlflow.batches.sequence_transitions import SequenceTransitions
+from marlflow.batches.sequences import SequenceTransitions
 from marlflow.replay.sequences import SequenceReplay
 from tests.replay.sequence_batches import DISCOUNT, Reference, batches, put, segments_of
 

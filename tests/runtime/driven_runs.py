@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import marlflow as mf
-from marlflow.base.fault_kind import FaultKind
+from marlflow.base.errors import FaultKind
 from marlflow.checks.validation import ready
 from marlflow.config.plans import RoundHooks, build_plan
 from marlflow.flow import Executor

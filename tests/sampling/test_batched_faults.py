@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import marlflow as mf
-from marlflow.base.fault_kind import FaultKind
+from marlflow.base.errors import FaultKind
 from marlflow.env.batched.arrays import as_numpy
 from marlflow.policy.scripted import RandomActor
 from marlflow.sampling.protocol import EvaluationRequest

@@ -20,12 +20,11 @@ from marlflow.batches.items import Weights
 from marlflow.compiled.counter_random import CounterRandom, bits64, mix, uint64
 from marlflow.env.functional.own import batched_env
 from marlflow.policy.actor_critic import stochastic_head
-from marlflow.policy.compiled_choice import compiled_choice
-from marlflow.policy.deterministic import DeterministicActor
+from marlflow.policy.box import DeterministicActor, SquashedGaussianActor
+from marlflow.policy.compiled_actor import compiled_choice
 from marlflow.policy.q import QActor, QNetwork
-from marlflow.policy.recurrent_actors import recurrent_stochastic_actor
+from marlflow.policy.recurrent import recurrent_stochastic_actor
 from marlflow.policy.scripted import RandomActor
-from marlflow.policy.squashed import SquashedGaussianActor
 from marlflow.policy.torso import build_torso
 from marlflow.policy.warmup import WarmupActor
 from marlflow.sampling import RolloutWorker, SamplerConfig

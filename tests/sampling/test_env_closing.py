@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from marlflow.base.fault_kind import FaultKind
+from marlflow.base.errors import FaultKind
 from marlflow.sampling.env_closing import close_within
 from marlflow.sampling.protocol import EvaluationRequest
 from marlflow.sampling.receipts import Fault

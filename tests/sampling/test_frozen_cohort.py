@@ -17,7 +17,7 @@ from marlflow.base.spaces import Spaces
 from marlflow.batches.items import Weights
 from marlflow.env.games import cartpole_team
 from marlflow.policy.actor_critic import stochastic_actor
-from marlflow.policy.recurrent_actors import recurrent_stochastic_actor
+from marlflow.policy.recurrent import recurrent_stochastic_actor
 from marlflow.policy.stacked import StackedMembers
 from marlflow.sampling import RolloutWorker, SamplerConfig, weights_table
 from marlflow.sampling.protocol import EvaluationRequest, FrozenPolicy, Request

@@ -6,9 +6,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import marlflow as mf
 from marlflow.base.arrays import Array
 from marlflow.batches.batch import EstimatedBatch
 from marlflow.learner.advantages import advantages
@@ -90,9 +92,17 @@ def test_a_batch_without_rows_moves_no_multiplier() -> None:
     assert CostAdvantages(0.9, 0.8)(empty, learner) is empty
 
 
-def test_the_limit_and_its_rate_may_be_scheduled() -> None:
+class Budget(mf.Part):
+    """A part of a user's own, with a stage of marlflow's."""
+
+    def stages(self, algorithm: Any) -> Any:
+        return {"estimated": [UpdateMultiplier(1.0, 0.125, lambda at: (at.scheduled["Budget.limit"], 0.125))]}
+
+
+@pytest.mark.parametrize(("part", "kind"), [(mf.CostLimit(1.0, 0.125), "CostLimit"), (Budget(), "Budget")])
+def test_the_limit_and_its_rate_may_be_scheduled(part: mf.Part, kind: str) -> None:
     class Recording:
-        scheduled = {"CostLimit.limit": 7.0, "multiplier": 0.0}  # noqa: RUF012
+        scheduled = {f"{kind}.limit": 7.0, "multiplier": 0.0}  # noqa: RUF012
 
         def part_state(self, name: str) -> Any:
             assert name == "multiplier"
@@ -103,5 +113,5 @@ def test_the_limit_and_its_rate_may_be_scheduled() -> None:
             return 0.0
 
     learner: Any = Recording()
-    UpdateMultiplier(1.0, 0.125)(ragged([2]), learner)
+    part.stages(mf.PPO())["estimated"][0](ragged([2]), learner)
     assert learner.asked == (7.0, 0.125)

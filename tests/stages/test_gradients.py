@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marlflow.batches.items import Gradients, Packed
-from marlflow.learner.gradients import mean_gradients
+from marlflow.learner.update_job import mean_gradients
 from marlflow.stages import Average
 
 

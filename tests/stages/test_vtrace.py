@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 import marlflow as mf
 from marlflow.base.arrays import Array
 from marlflow.base.spaces import Spaces
-from marlflow.learner.advantages import advantages
-from marlflow.learner.vtrace import corrected, log_probs
+from marlflow.learner.advantages import actor_log_probs, advantages, corrected
 from tests.algorithms.parts import CONTINUOUS, DISCRETE, MASKED, NUM_ACTIONS, SMALL, make_learner
 from tests.learner.experience import ragged
 from tests.policy.row_random import row_random
@@ -79,7 +78,11 @@ def test_log_probabilities_are_those_that_an_actor_with_the_same_parameters_give
         columns["action_mask"][:, 1] = True
     random = row_random(rows)
     acted = actor.act(columns["obs"], columns.get("action_mask"), None, "explore", random)
-    found = log_probs(learner, mf.Batch({**columns, "action": acted.action, "reward": np.zeros(rows)}, {}))
+    found = actor_log_probs(
+        learner.module.actor,
+        mf.Batch({**columns, "action": acted.action, "reward": np.zeros(rows)}, {}),
+        learner.device,
+    )
     np.testing.assert_allclose(found, acted.behavior_logp, atol=1e-5)
     assert found.dtype == np.float32
 
@@ -89,7 +92,7 @@ def test_scheduled_settings_count_more_than_those_at_the_start() -> None:
     batch = ragged([5, 3])
     batch = mf.Batch({**batch.columns, "obs": batch.columns["obs"][:, :2]}, batch.segments)
     batch = mf.Batch(batch.columns, {**batch.segments, "bootstrap_obs": batch.segments["bootstrap_obs"][:, :2]})
-    logp = log_probs(learner, batch)
+    logp = actor_log_probs(learner.module.actor, batch, learner.device)
     at_start, now = (0.9, 1.0, 1.0, 1.0), (0.5, 0.25, 1.2, 0.7)
     for settings in (at_start, now):
         found = mf.VTrace(discount=0.9)(batch, learner)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import marlflow as mf
-from marlflow.algorithms.imported import Imported
+from marlflow.algorithms.from_run import Imported
 from marlflow.runtime.spec import PolicySpec
 from marlflow.trained import team as team_module
 from marlflow.trained.seating import seating

@@ -20,9 +20,9 @@ from marlflow.algorithms.shipped import SHIPPED
 from marlflow.base.spaces import Spaces
 from marlflow.cli.main import main
 from marlflow.driver.entrants import Entrant
-from marlflow.policy.network_actor import NetworkActor
+from marlflow.policy.actor import NetworkActor
 from marlflow.policy.tensors import as_tensor
-from marlflow.policy.unwrapped import network_of
+from marlflow.policy.warmup import network_of
 from marlflow.runtime.spec import PolicySpec
 from marlflow.trained import exported_files
 from marlflow.trained.export import portable_of

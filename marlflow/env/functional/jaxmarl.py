@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium import spaces
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.base.near import meant
+from marlflow.base.sentences import meant
 from marlflow.env.batched.agent_groups import groups_of
 from marlflow.env.functional.batch import FunctionalBatch, batch_of
 from marlflow.env.functional.jaxmarl_import import (

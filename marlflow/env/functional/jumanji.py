@@ -17,7 +17,7 @@ import numpy as np
 from gymnasium import spaces
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.base.near import meant
+from marlflow.base.sentences import meant
 from marlflow.env.functional.batch import FunctionalBatch, batch_of
 from marlflow.env.functional_protocol import ByGroup, FunctionalStep, is_of_agents
 

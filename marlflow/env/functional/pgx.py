@@ -19,7 +19,7 @@ from gymnasium import spaces
 from PIL import Image
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.base.near import meant
+from marlflow.base.sentences import meant
 from marlflow.env.functional.batch import FunctionalBatch, batch_of
 from marlflow.env.functional.rarely import rarely
 from marlflow.env.functional_protocol import ByGroup, FunctionalStep

@@ -16,7 +16,7 @@ from pettingzoo import AECEnv, ParallelEnv
 from pettingzoo.utils.conversions import parallel_to_aec
 
 from marlflow.base.arrays import Array
-from marlflow.base.near import meant
+from marlflow.base.sentences import meant
 
 _AGENTS = ("agent_0", "agent_1")
 _TEAM = "team"

@@ -17,7 +17,7 @@ from pettingzoo import AECEnv, ParallelEnv
 from pettingzoo.env_registry.exceptions import FailedToImport, PettingZooRegistryError
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.base.near import meant
+from marlflow.base.sentences import meant
 from marlflow.env.make import extra_of, ignore_known_warnings, import_factory
 from marlflow.env.user_code import import_module, own_lines
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from marlflow.base.arrays import Array
 from marlflow.base.errors import ConfigInvalid
-from marlflow.base.near import meant
+from marlflow.base.sentences import meant
 from marlflow.env.wrappers.conditions import LabelCondition
 
 MOST_ATOMS: Final = 12

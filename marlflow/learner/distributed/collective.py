@@ -77,7 +77,8 @@ class Collective:
         wait = timedelta(seconds=MEETING_TIMEOUT_S)
         keys = [f"device/{rank}" for rank in range(self.world_size)]
         with self._raising_actor_lost():
-            self._store.set(keys[self.rank], _gpu_id(device))
+            gpu = str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else ""
+            self._store.set(keys[self.rank], gpu)
             self._store.wait(keys, wait)
             gpus = [self._store.get(key).decode() for key in keys]
             self._gloo = self._gloo_group()
@@ -193,10 +194,6 @@ def _listening_socket(host: str, port: int) -> socket.socket:
     listening.bind(address)
     listening.listen(128)
     return listening
-
-
-def _gpu_id(device: torch.device) -> str:
-    return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else ""
 
 
 def _tree(data: Tensor) -> Tree:

@@ -6,7 +6,7 @@ The leader forwards calls to its followers. Its results equal those of a single 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, suppress
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,36 +14,14 @@ from torch import Tensor
 
 from marlflow.base.errors import ActorLost
 from marlflow.base.serialization import Tree
-from marlflow.batches.items import Gradients, Update
+from marlflow.batches.items import Gradients
 from marlflow.learner.distributed.collective import Collective
-from marlflow.learner.gradient_exchange import equal_job
+from marlflow.learner.gradient_exchange import AgreedLimit, UpdateLimit, equal_job
 from marlflow.learner.minibatches import EqualDivision
-from marlflow.learner.update_job import (
-    UpdateJob,
-    UpdateRequest,
-    UpdateResult,
-    merge_priorities,
-    merge_steps,
-)
-from marlflow.learner.update_limit import AgreedLimit, UpdateLimit
-from marlflow.learner.update_loop import UpdateLoop
+from marlflow.learner.update_job import UpdateJob, UpdateRequest, UpdateResult, merge_priorities, merge_steps
 
-
-class LedLearner(Protocol):
-    """The methods of followers' learners that the leader calls, and `state`, which it sends them first."""
-
-    loop: UpdateLoop
-    device: torch.device
-
-    def apply(self, gradients: Gradients) -> Update: ...
-
-    def sync_target(self, tau: float) -> None: ...
-
-    def set_schedule(self, values: dict[str, float]) -> None: ...
-
-    def state(self) -> Tree: ...
-
-    def load_state(self, state: Tree) -> None: ...
+if TYPE_CHECKING:
+    from marlflow.learner.learner import TorchLearner
 
 
 class LeaderAndFollowers:
@@ -51,7 +29,7 @@ class LeaderAndFollowers:
 
     is_alone = False
 
-    def __init__(self, collective: Collective, learner: LedLearner) -> None:
+    def __init__(self, collective: Collective, learner: TorchLearner) -> None:
         self._collective, self._learner = collective, learner
         self._limit = AgreedLimit(collective.sum, collective.world_size)
 

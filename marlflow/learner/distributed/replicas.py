@@ -9,19 +9,57 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from marlflow.base.arrays import Array
 from marlflow.base.serialization import Tree
+from marlflow.batches.batch import Batch, EstimatedBatch
 from marlflow.learner.distributed.collective import Collective
-from marlflow.learner.distributed.followers import LedLearner
-from marlflow.learner.distributed.shards import ShardedBatch
+from marlflow.learner.gradient_exchange import AgreedLimit, UpdateLimit
 from marlflow.learner.minibatches import ShardDivision
 from marlflow.learner.update_job import BatchSummary, UpdateJob, UpdateRequest, UpdateResult, merge_steps
-from marlflow.learner.update_limit import AgreedLimit, UpdateLimit
+
+if TYPE_CHECKING:
+    from marlflow.learner.learner import TorchLearner
+
+
+@dataclass(frozen=True, slots=True)
+class ShardedBatch(EstimatedBatch):
+    """The rows of several shards, concatenated; `shards` has the agent steps of each."""
+
+    shards: tuple[int, ...] = ()
+
+
+def sharded(batches: Sequence[Batch]) -> ShardedBatch:
+    """Concatenate batches, one shard each."""
+    # Empty batches are left out, because they may lack columns that the others have.
+    whole = Batch.concat([batch for batch in batches if batch.rows] or batches[:1])
+    return ShardedBatch(whole.columns, whole.segments, tuple(batch.rows for batch in batches))
+
+
+def no_rows() -> Batch:
+    """Return an empty shard, for a worker without rows in a collective update."""
+    none, numbers, no = np.zeros(0, np.float32), np.zeros(0, np.int64), np.zeros(0, bool)
+    columns: dict[str, Array] = {
+        "obs": none,
+        "action": none,
+        "reward": np.zeros(0),
+        "behavior_logp": none,
+        "version": numbers,
+    }
+    segments: dict[str, Array] = {
+        "length": numbers,
+        "terminated": no,
+        "truncated": no,
+        "bootstrap_obs": none,
+        "carried": no,
+    }
+    return Batch(columns, segments)
 
 
 class ReplicaExchange:
@@ -33,7 +71,7 @@ class ReplicaExchange:
 
     is_alone = False
 
-    def __init__(self, collective: Collective, learner: LedLearner) -> None:
+    def __init__(self, collective: Collective, learner: TorchLearner) -> None:
         self._collective = collective
         self._device = learner.device
         self._limit = AgreedLimit(collective.sum, collective.world_size)

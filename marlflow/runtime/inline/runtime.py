@@ -13,8 +13,8 @@ import torch
 from marlflow.base.errors import ConfigInvalid, RuntimeFailed
 from marlflow.base.serialization import Tree, from_bytes, to_bytes
 from marlflow.batches.batch import Batch
+from marlflow.learner.gradient_exchange import ClockLimit
 from marlflow.learner.learner import TorchLearner
-from marlflow.learner.update_limit import ClockLimit
 from marlflow.replay.protocol import SavedReplay
 from marlflow.runs.checkpoint_files import (
     WORKERS,

@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 
 import ray
 
-from marlflow.base.errors import ActorLost
-from marlflow.base.fault_kind import FaultKind
+from marlflow.base.errors import ActorLost, FaultKind
 from marlflow.batches.items import Inserted, Weights
 from marlflow.flow import StageCall
 from marlflow.runtime.ray.actors import RESTART_TIMEOUT_S, Actors, cause, never_ran

@@ -12,8 +12,7 @@ from marlflow.base.arrays import Array
 from marlflow.base.random import RowRandom
 from marlflow.batches.items import Weights
 from marlflow.policy.actor import Acted, Actor, Mode, WeightedActor
-from marlflow.policy.row_groups import RowGroups
-from marlflow.policy.stacked import ActingMembers, SeparateMembers, members_of
+from marlflow.policy.stacked import ActingMembers, RowGroups, SeparateMembers, members_of
 from marlflow.runtime.ray.weights_by_reference import ByReference
 from marlflow.sampling.protocol import FrozenPolicy
 

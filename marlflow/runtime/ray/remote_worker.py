@@ -9,7 +9,7 @@ from typing import Any
 
 import ray
 
-from marlflow.base.fault_kind import FaultKind
+from marlflow.base.errors import FaultKind
 from marlflow.batches.items import Weights
 from marlflow.runtime.ray.actors import UNEXPLAINED_EXIT, Actors, cause, never_ran
 from marlflow.runtime.ray.host import RemoteError, as_exception

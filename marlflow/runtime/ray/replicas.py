@@ -15,8 +15,7 @@ from typing import Any
 
 import ray
 
-from marlflow.base.errors import ActorLost
-from marlflow.base.fault_kind import FaultKind
+from marlflow.base.errors import ActorLost, FaultKind
 from marlflow.flow import Outcome, StageCall, StageTimes
 from marlflow.flow.protocols import OperatorRaised
 from marlflow.runtime.ray import actors as limits

@@ -12,8 +12,7 @@ from ray._private.state import available_resources_per_node
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from marlflow.base.errors import ConfigInvalid
-from marlflow.base.problems import Problems
+from marlflow.base.errors import ConfigInvalid, Problems
 from marlflow.runtime.resources import (
     BundleLayout,
     ResourceRequest,

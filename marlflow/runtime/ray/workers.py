@@ -13,8 +13,7 @@ from typing import Any
 
 import ray
 
-from marlflow.base.errors import ActorLost
-from marlflow.base.fault_kind import FaultKind
+from marlflow.base.errors import ActorLost, FaultKind
 from marlflow.base.progress import progress
 from marlflow.batches.items import Weights
 from marlflow.runtime.ray import actors as limits

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import marlflow as mf
-from marlflow.batches.sequence_transitions import SequenceTransitions
+from marlflow.batches.sequences import SequenceTransitions
 from tests.driver.watching import standing
 from tests.runtime.ray.unopened import guarded
 from tests.runtime.small_runs import SMALL_R2D2, small_run

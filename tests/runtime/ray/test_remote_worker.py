@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import ray
 
-from marlflow.base.fault_kind import FaultKind
+from marlflow.base.errors import FaultKind
 from marlflow.batches.items import Weights
 from marlflow.config.experiment import Env
 from marlflow.env.games.cartpole_team import CartPoleTeam
