@@ -137,13 +137,13 @@ if TYPE_CHECKING:
         PayoffSettings,
         Pool,
         RatingSettings,
+        SnapshotRules,
         StoreSettings,
     )
     from marlflow.league.modes import PFSP, DeltaUniform, Fictitious, LatestPast, LeagueMode, LeagueView, NaiveSelfPlay
     from marlflow.league.nfsp import NFSP
-    from marlflow.league.outcomes import GameOutcome
+    from marlflow.league.payoffs import GameOutcome
     from marlflow.league.psro import PSRO
-    from marlflow.league.snapshots import SnapshotRules
     from marlflow.learner.distributed.shards import ShardedBatch
     from marlflow.learner.extra_losses import ExtraLoss
     from marlflow.learner.learner import TorchLearner
@@ -152,8 +152,8 @@ if TYPE_CHECKING:
     from marlflow.learner.optimizer import Adam, Optimizer, TorchOptimizer
     from marlflow.learner.part_state import PartState
     from marlflow.learner.protocol import Learner
+    from marlflow.matchmaking.dealer import ResultsMatchmaker
     from marlflow.matchmaking.matchmakers import EpisodeId, Matchmaker, RandomSeats, StatefulMatchmaker
-    from marlflow.matchmaking.results import ResultsMatchmaker
     from marlflow.observe.callback import Callback, EvaluateNow, EvaluationEvent, FaultEvent, RunEnd, StopRun
     from marlflow.observe.early_stop import EarlyStop
     from marlflow.observe.mlflow import MlflowSink
@@ -211,9 +211,7 @@ if TYPE_CHECKING:
         VTrace,
     )
     from marlflow.trained.export import Exported, export
-    from marlflow.trained.load import load
-    from marlflow.trained.policy import TrainedPolicy
-    from marlflow.trained.team import Team
+    from marlflow.trained.team import Team, TrainedPolicy, load
 
 __version__ = "0.1.0"
 

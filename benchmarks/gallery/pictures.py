@@ -25,8 +25,7 @@ from marlflow.policy.actor import EvaluationMode
 from marlflow.trained.games import Episode, play_episode
 from marlflow.trained.play import PlayOptions, play
 from marlflow.trained.seating import policy_player, seating
-from marlflow.trained.views import frames_per_second, render_modes
-from marlflow.trained.watchers import VideoWatcher
+from marlflow.trained.views import VideoWatcher, frames_per_second, render_modes
 
 CURVE, NASH_CONV, FILM, STILL = "curve.svg", "nash_conv.svg", "film.webp", "still.webp"
 MOST_BYTES = 300_000

@@ -14,11 +14,9 @@ from pettingzoo import AECEnv
 
 from marlflow.base.random import episode_seed
 from marlflow.batches.items import as_it_is
-from marlflow.check_env.dice import Dice
 from marlflow.check_env.outcome import Speed
-from marlflow.check_env.play import random_actor
-from marlflow.check_env.seats import Seats
-from marlflow.check_env.suitable import Suitable
+from marlflow.check_env.play import Dice, random_actor
+from marlflow.check_env.seats import Seats, Suitable
 from marlflow.sampling import Receipt, RolloutWorker, SamplerConfig
 from marlflow.sampling.env_closing import close_within
 

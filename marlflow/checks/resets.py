@@ -10,7 +10,7 @@ from marlflow.base.near import meant
 from marlflow.config.experiment import Experiment, LearnerConfig, PolicyStop
 from marlflow.env.frames import raised
 from marlflow.league.alphastar import AlphaStar
-from marlflow.matchmaking.failures import matchmaker_name
+from marlflow.matchmaking.matchmakers import matchmaker_name
 from marlflow.runtime.spec import RunSpec
 from marlflow.sampling.population import ResettingMatchmaker
 

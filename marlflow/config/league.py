@@ -35,8 +35,7 @@ from marlflow.league.modes import (
     SnapshottingMode,
 )
 from marlflow.league.nfsp import NFSP
-from marlflow.league.outcomes import scores_by, trial_result
-from marlflow.league.payoffs import Payoffs
+from marlflow.league.payoffs import Payoffs, scores_by, trial_result
 from marlflow.league.ratings import Ratings
 from marlflow.league.sides import Sides, sides_of
 from marlflow.matchmaking.matchmakers import TRIAL, AllowedSeats, EpisodeId, change_of, deal_one

@@ -20,7 +20,6 @@ from marlflow.config.experiment import Experiment, Policy
 from marlflow.config.learners import listed_policies, policy_settings
 from marlflow.config.opponents import only_opponents
 from marlflow.env import EnvAdapter
-from marlflow.matchmaking.failures import matchmaker_name
 from marlflow.matchmaking.matchmakers import (
     TRIAL,
     AllowedSeats,
@@ -28,6 +27,7 @@ from marlflow.matchmaking.matchmakers import (
     Matchmaker,
     change_of,
     deal_one,
+    matchmaker_name,
 )
 from marlflow.sampling.mapping import ByGroup, ByRules, Rule, assign, group, policy_of
 from marlflow.sampling.population import Population, PopulationMatchmaker

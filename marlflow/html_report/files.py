@@ -12,10 +12,9 @@ from typing import Any, Final, TypeAlias
 from marlflow.base.return_units import Units
 from marlflow.html_report.groups import RunGroup, Task
 from marlflow.html_report.measures import ALL_AGENTS, Measure, measures_of, series
-from marlflow.html_report.results import GroupComparison, ResultRow
+from marlflow.html_report.results import GroupComparison, ResultRow, swept_settings
 from marlflow.html_report.runs import ReportedRun
 from marlflow.html_report.statistics import BootstrapInterval
-from marlflow.html_report.swept import swept_settings
 
 Cell: TypeAlias = str | int | float | None
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from marlflow.base.random import key
 from marlflow.base.serialization import Tree
-from marlflow.league.league import MatchRules, Teammates
+from marlflow.league.league import MatchRules, SnapshotRules, Teammates
 from marlflow.league.matches import Matches
 from marlflow.league.members import Members, Snapshot
 from marlflow.league.modes import (
@@ -23,11 +23,9 @@ from marlflow.league.modes import (
     SolvingMode,
     pick,
 )
-from marlflow.league.outcomes import GameOutcome
 from marlflow.league.pairing import next_matches
-from marlflow.league.payoffs import Payoffs, Profile, game_of
+from marlflow.league.payoffs import GameOutcome, Payoffs, Profile, game_of
 from marlflow.league.ratings import Ratings
-from marlflow.league.snapshots import SnapshotRules
 from marlflow.matchmaking.matchmakers import EpisodeId
 from marlflow.sampling.population import PopulationChange, Reset
 from marlflow.sampling.protocol import EvaluationRequest

@@ -15,8 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 from marlflow.base.serialization import Tree
 from marlflow.batches.items import Weights
 from marlflow.league.game_statistics import ProfileCell
-from marlflow.league.outcomes import GameOutcome
-from marlflow.league.payoffs import Payoffs, Profile, game_of
+from marlflow.league.payoffs import GameOutcome, Payoffs, Profile, game_of
 from marlflow.league.ratings import Ratings
 from marlflow.policy.actor import EvaluationModes
 from marlflow.sampling.protocol import EvaluationRequest, Workers

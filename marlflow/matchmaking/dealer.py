@@ -1,26 +1,30 @@
-"""The dealer sends the matchups of a run's environments to workers, and the results back to the matchmaker."""
+"""The dealer sends the matchups of a run's environments to workers, and the results back to the matchmaker.
+
+Each result is passed on exactly once. Those of one round are in an order that does not depend on the workers' speed.
+With asynchronous workers, a round has the results of one worker, so they come in the order in which workers deliver.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter
+from typing import Any, Protocol, runtime_checkable
 
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.serialization import Tree
 from marlflow.batches.items import Weights
-from marlflow.matchmaking.failures import called
 from marlflow.matchmaking.matchmakers import (
     AllowedSeats,
     EpisodeId,
     Matchmaker,
     StatefulMatchmaker,
+    called,
     change_of,
     deal_one,
     resets_of,
 )
-from marlflow.matchmaking.results import ResultLedger, ResultsMatchmaker
 from marlflow.sampling.episodes import EVALUATION
 from marlflow.sampling.frozen_store import FrozenStore, StoredEntries
 from marlflow.sampling.population import (
@@ -32,7 +36,7 @@ from marlflow.sampling.population import (
     ResettingMatchmaker,
 )
 from marlflow.sampling.protocol import Assign, EvaluationRequest, Matchup, Request, Round, Workers
-from marlflow.sampling.receipts import Evaluated, Receipt
+from marlflow.sampling.receipts import EpisodeResult, Evaluated, Receipt
 
 # Number of distinct matchups that are shared between episodes.
 _MOST_SHARED = 4096
@@ -342,3 +346,63 @@ class DistinctMembers:
         others = [other for other in self._seated if self._policy_of[other] == self._policy_of[name]]
         # Without any version of that policy, the policy itself.
         return others[draw % len(others)] if others else self._policy_of[name]
+
+
+@runtime_checkable
+class ResultsMatchmaker(Protocol):
+    """A matchmaker that receives the results of its matchups."""
+
+    def observe(self, results: Sequence[EpisodeResult]) -> None:
+        """Count the training episodes that ended in one round, each once, in the order of their ends."""
+        ...
+
+
+class ResultLedger:
+    """Takes each training episode's result once, by its environment and number.
+
+    `stale` counts results that came too late or twice, `lost` episodes that began and had no result.
+    """
+
+    def __init__(self, num_envs: int) -> None:
+        # The number of each environment's newest counted episode.
+        self._newest = [-1] * num_envs
+        self.stale = self.lost = 0
+
+    def take(
+        self, receipts: Sequence[Receipt], reset: Mapping[int, Collection[str]] | None = None
+    ) -> list[EpisodeResult]:
+        """Return the new results of a round, by tick and environment.
+
+        `reset` has the policies that were reset while an environment's episodes were played: their results are stale.
+        """
+        ended = [result for receipt in receipts for result in receipt.episodes]
+        taken = []
+        for result in sorted(ended, key=lambda result: (result.tick, result.env, result.episode)):
+            newest = self._newest[result.env]
+            if result.episode <= newest:
+                self.stale += 1
+                continue
+            # An environment begins its episodes one after the other, so those in between will have no result.
+            self.lost += result.episode - newest - 1
+            self._newest[result.env] = result.episode
+            if reset and set(reset.get(result.env, ())).intersection(result.matchup.values()):
+                self.stale += 1
+                continue
+            taken.append(result)
+        return taken
+
+    def expire(self, env_index: int, episode: int) -> None:
+        """Mark the result of an environment's running episode as stale, for when it arrives."""
+        if episode > self._newest[env_index]:
+            self.lost += episode - self._newest[env_index] - 1
+            self._newest[env_index] = episode
+
+    def state(self) -> Tree:
+        """Return the counts, and each environment's newest counted episode."""
+        return {"newest": list(self._newest), "stale": self.stale, "lost": self.lost}
+
+    def load_state(self, tree: Any) -> None:
+        """Restore what `state` returned; new environments begin with episode 0."""
+        for env_index, newest in enumerate(tree["newest"][: len(self._newest)]):
+            self._newest[env_index] = newest
+        self.stale, self.lost = tree["stale"], tree["lost"]

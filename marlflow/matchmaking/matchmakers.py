@@ -6,8 +6,11 @@ depend on the number of workers or their speed.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -16,7 +19,6 @@ from marlflow.base.errors import ConfigInvalid, MatchmakerFailed
 from marlflow.base.near import meant
 from marlflow.base.random import key
 from marlflow.base.serialization import Tree
-from marlflow.matchmaking.failures import called
 from marlflow.sampling.episodes import EVALUATION
 from marlflow.sampling.population import (
     Population,
@@ -25,6 +27,38 @@ from marlflow.sampling.population import (
     Reset,
     ResettingMatchmaker,
 )
+
+
+def matchmaker_name(matchmaker: object) -> str:
+    """Return the name of a matchmaker's function or class."""
+    # A functools.partial has its function in `func`.
+    named = getattr(matchmaker, "func", matchmaker)
+    return str(getattr(named, "__qualname__", type(named).__name__))
+
+
+_OWN = ("marlflow.sampling.", "marlflow.league.payoffs")
+
+
+@contextmanager
+def called(matchmaker: object, what: str, kind: str = "matchmaker") -> Iterator[str]:
+    """Give the words for a call of a matchmaker; an exception becomes MatchmakerFailed with them."""
+    where = f"{kind} {matchmaker_name(matchmaker)}, {what}"
+    try:
+        yield where
+    except MatchmakerFailed:
+        # Of a part of the matchmaker, such as a league's outcome: it has its own words.
+        raise
+    except Exception as error:
+        raise MatchmakerFailed(where, f"it raised {type(error).__name__}: {error}", _user_traceback(error)) from error
+
+
+def _user_traceback(error: Exception) -> str:
+    frame: TracebackType | None = error.__traceback__
+    # The first frames are of this module and of the caller.
+    while frame is not None and frame.tb_frame.f_globals.get("__name__", "").startswith(_OWN):
+        frame = frame.tb_next
+    return "".join(traceback.format_exception(type(error), error, frame, chain=False))
+
 
 # Separates the random stream of matchups from the streams of environments and agents.
 _STREAM = int.from_bytes(b"matchup", "big")

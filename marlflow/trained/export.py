@@ -18,13 +18,10 @@ from marlflow.config.experiment import Experiment
 from marlflow.policy.adapted import AdaptedActor
 from marlflow.policy.unwrapped import network_of
 from marlflow.runs.saved_runs import Which
-from marlflow.trained.export_check import OutputDifference, difference
-from marlflow.trained.export_rows import check_rows
+from marlflow.trained.export_check import OutputDifference, check_rows, difference
 from marlflow.trained.exported_files import written
-from marlflow.trained.load import load
-from marlflow.trained.policy import TrainedPolicy
 from marlflow.trained.portable import PortableActor, described_leaf
-from marlflow.trained.team import Team
+from marlflow.trained.team import Team, TrainedPolicy, load
 
 Format = Literal["onnx", "pt2"]
 _FORMAT = "marlflow export 1"

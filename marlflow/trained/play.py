@@ -25,8 +25,7 @@ from marlflow.trained.person_rows import PersonDataset
 from marlflow.trained.seating import PERSON, LoadedTeam, policy_player, seating
 from marlflow.trained.terminal import TerminalPerson
 from marlflow.trained.video import VideoWriter, check_video_path
-from marlflow.trained.views import ADD_RENDERING, View, frames_per_second, shown
-from marlflow.trained.watchers import RowsWatcher, TextWatcher, VideoWatcher
+from marlflow.trained.views import ADD_RENDERING, RowsWatcher, TextWatcher, VideoWatcher, View, frames_per_second, shown
 from marlflow.trained.window import Window, WindowPerson
 
 PLAYED = "played"

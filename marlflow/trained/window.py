@@ -14,8 +14,8 @@ from gymnasium import spaces
 
 from marlflow.base.errors import ConfigInvalid, MarlflowError
 from marlflow.env.adapter import StepResult
-from marlflow.trained.frames import FrameInvalid, rgb_frame
 from marlflow.trained.games import Decision, Episode, Stopped
+from marlflow.trained.video import FrameInvalid, rgb_frame
 
 # Their environments draw themselves at each step in the render mode `human`; others wait for render().
 _DRAW_THEMSELVES: Final = ("pettingzoo.", "mpe2.")

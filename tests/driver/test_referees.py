@@ -17,7 +17,7 @@ import marlflow as mf
 from marlflow.base.fault_kind import FaultKind
 from marlflow.base.serialization import to_bytes
 from marlflow.batches.items import Weights
-from marlflow.driver.matches import MatchingWorkers, MatchTimes, RefereedWorkers, with_matches
+from marlflow.driver.league import MatchingWorkers, MatchTimes, RefereedWorkers, with_matches
 from marlflow.league.dealing import LeagueMatchmaker
 from marlflow.league.payoffs import Payoffs
 from marlflow.league.ratings import Ratings

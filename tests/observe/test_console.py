@@ -4,9 +4,8 @@ import sys
 import pytest
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.observe.console import DetachableConsole, SilentConsole, console
-from marlflow.observe.live import LiveConsole
-from marlflow.observe.plain import PlainConsole
+from marlflow.observe.console import DetachableConsole, PlainConsole, SilentConsole, console
+from marlflow.observe.view import LiveConsole
 from tests.observe.records import INFO, record
 
 

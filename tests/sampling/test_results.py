@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 import marlflow as mf
 from marlflow.base.serialization import from_bytes, to_bytes
-from marlflow.matchmaking.dealer import Dealer
+from marlflow.matchmaking.dealer import Dealer, ResultLedger
 from marlflow.matchmaking.matchmakers import AllowedSeats
-from marlflow.matchmaking.results import ResultLedger
 from marlflow.sampling.receipts import EpisodeResult, Receipt
 
 NUM_ENVS = 4

@@ -1,20 +1,92 @@
-"""Matches of a league: evaluation games that its matchmaker requests, played between rounds or during them."""
+"""What a league needs of a run: its dealer, matches between rounds or during them, metrics, and resets of learners."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
+from marlflow.base.errors import MatchmakerFailed
 from marlflow.base.serialization import Tree
-from marlflow.driver.faults import FaultBudget
+from marlflow.driver.episode_metrics import mean
+from marlflow.driver.faults import FaultBudget, T, WrappedWorkers
+from marlflow.driver.nash_conv import NashConvEvaluator
+from marlflow.driver.run_metrics import RunMetrics
+from marlflow.driver.scheduler import Scheduler
 from marlflow.driver.service import Service
-from marlflow.driver.wrapped_workers import T, WrappedWorkers
+from marlflow.driver.stored_members import StoredMembers
+from marlflow.flow import Executor
+from marlflow.league.dealing import LeagueMatchmaker
 from marlflow.league.matches import MOST_ATTEMPTS, MatchingMatchmaker, play_matches
 from marlflow.matchmaking.dealer import Dealer
-from marlflow.sampling.protocol import Assign, EvaluationRequest, Request, Round, Workers
+from marlflow.observe.report import LeaguePlayerMetrics, LeagueReport, Report
+from marlflow.runs.checkpoint_notes import notes_of
+from marlflow.runs.checkpoints import Checkpoint
+from marlflow.runtime.protocol import Runtime
+from marlflow.runtime.spec import RunSpec
+from marlflow.sampling.population import Reset
+from marlflow.sampling.protocol import Assign, EvaluationRequest, FrozenPolicy, Request, Round, Workers
 from marlflow.sampling.receipts import Evaluated
+from marlflow.sampling.saved_state import ResumeReport
+
+
+class Dealing(Service):
+    """Saves what `dealer` has dealt; reports the league that it deals for, if there is one."""
+
+    def __init__(self, dealer: Dealer, metrics: RunMetrics, times: MatchTimes, nash_conv: NashConvEvaluator) -> None:
+        self._dealer, self._metrics, self._times, self._nash_conv = dealer, metrics, times, nash_conv
+
+    def state(self) -> Tree:
+        return self._dealer.state()
+
+    def load_state(self, state: Tree) -> None:
+        self._dealer.load_state(state)
+
+    def add_metrics(self, report: Report) -> None:
+        if isinstance(self._dealer.matchmaker, LeagueMatchmaker):
+            report["league"] = self._league(self._dealer.matchmaker)
+
+    def _league(self, league: LeagueMatchmaker) -> LeagueReport:
+        dealer, times, nash_conv = self._dealer, self._times, self._nash_conv
+        sent = self._metrics.sent + league.matches.sent
+        return {
+            "members": len(league.members),
+            "epoch": league.epoch,
+            "games": league.games,
+            "games_stale": dealer.results.stale,
+            "games_lost": dealer.results.lost,
+            "matches": league.matches.payoffs.games_counted,
+            "members_sent": sent.members,
+            "bytes_sent": sent.size_bytes,
+            "cache_hits": sent.hits,
+            "deal_s": dealer.deal_s,
+            "score_s": dealer.score_s,
+            "match_s": times.match_s,
+            "solve_s": times.solve_s,
+            "nash_conv_s": nash_conv.spent_s,
+            "nash_conv": nash_conv.value,
+            "nash_conv_env_steps": nash_conv.env_steps,
+            "players": {policy: _player(league, policy) for policy in league.members.incarnations},
+            "meta": {role: dict(mixture) for role, mixture in league.meta_strategies.items()},
+        }
+
+
+def _player(league: LeagueMatchmaker, policy: str) -> LeaguePlayerMetrics:
+    members, payoffs, rating = league.members, league.payoffs, league.ratings[policy]
+    opponents = payoffs.opponents(policy)
+    chances = [payoffs.win_probability(policy, opponent) for opponent in opponents]
+    return {
+        "snapshots": sum(snapshot.policy == policy for snapshot in members.snapshots.values()),
+        "resets": members.incarnations[policy],
+        "incarnation": members.incarnations[policy],
+        "games": sum(cell.games for profile, cell in payoffs.cells.items() if policy in profile),
+        "win_rate_mean": mean(chances),
+        "win_rate_min": min(chances, default=None),
+        "opponents_distinct": len(opponents),
+        "rating_mu": rating.mu,
+        "rating_sigma": rating.sigma,
+    }
 
 
 @dataclass(slots=True)
@@ -189,3 +261,66 @@ class _TimedWorkers(WrappedWorkers):
             return await call
         finally:
             self._times.match_s += time.perf_counter() - began_s
+
+
+class LearnerResets(Service):
+    """Resets the learners of policies while nothing is in flight; `counts` has the resets of each learner.
+
+    A learner that is reset continues as a new one: parameters, target, optimizers, random numbers, an empty replay, an
+    empty plan, and schedules from their beginning. Versions continue.
+    """
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        runtime: Runtime,
+        executor: Executor,
+        members: StoredMembers,
+        scheduler: Scheduler,
+        notify: Callable[[str], None],
+    ) -> None:
+        self._spec, self._runtime, self._executor = spec, runtime, executor
+        self._members, self._scheduler, self._notify = members, scheduler, notify
+        self.counts = dict.fromkeys(spec.learners, 0)
+
+    def reset_learner(self, reset: Reset) -> None:
+        """Reset the learner of a policy.
+
+        Raises MatchmakerFailed if the frozen policy to begin with is of another network, ActorLost if the learner is
+        lost meanwhile.
+        """
+        learner = self._spec.learner_of(reset.policy)
+        assert learner is not None, "checked before the run: only policies that learn are reset"
+        acting = [self._weights_for(reset, self._members[reset.to])] if reset.to not in ("initial", "fresh") else []
+        self.counts[learner.name] += 1
+        fresh = learner.with_fresh_seed(self.counts[learner.name])
+        dropped = self._executor.restart(learner.name)
+        self._runtime.reset_learner(learner if reset.to == "initial" else fresh, acting)
+        self._scheduler.restart(learner.name)
+        waiting = f"; {dropped:,} agent steps that waited are dropped" if dropped else ""
+        self._notify(f"policy {reset.policy} begins again, from {_named(reset.to)}{waiting}")
+
+    def _weights_for(self, reset: Reset, entry: FrozenPolicy) -> object:
+        own, other = self._spec.policies[reset.policy], self._spec.policies[entry.policy]
+        if not own.has_network_of(other):
+            where = f"the reset of policy {reset.policy!r}"
+            problem = f"{reset.to!r} is a version of policy {entry.policy!r}, which has another network"
+            raise MatchmakerFailed(where, f"{problem}; both need the same algorithm, model and spaces")
+        return entry.weights.flat
+
+    def resumed(self, checkpoint: Checkpoint, report: ResumeReport) -> None:
+        if notes_of(checkpoint).replay == "none":
+            for learner in self._spec.learners.values():
+                if learner.replays:
+                    self._notify(f"the replay of {learner.name} begins empty, since checkpoint.replay was none")
+                    self._executor.reapply_starts(learner.name)
+
+    def state(self) -> Tree:
+        return dict(self.counts)
+
+    def load_state(self, state: Tree) -> None:
+        self.counts.update(state)
+
+
+def _named(to: str) -> str:
+    return {"initial": "its initial parameters", "fresh": "fresh parameters"}.get(to, f"the parameters of {to}")
