@@ -18,8 +18,9 @@ from marlflow.driver.service import Service
 from marlflow.driver.stored_members import StoredMembers
 from marlflow.flow import Executor
 from marlflow.league.dealing import LeagueMatchmaker
-from marlflow.league.matches import MOST_ATTEMPTS, MatchingMatchmaker, play_matches
+from marlflow.league.matches import MOST_ATTEMPTS, play_matches
 from marlflow.matchmaking.dealer import Dealer
+from marlflow.matchmaking.matchmakers import Matchmaker
 from marlflow.observe.report import LeaguePlayerMetrics, LeagueReport, Report
 from marlflow.runs.checkpoint_notes import notes_of
 from marlflow.runs.checkpoints import Checkpoint
@@ -111,12 +112,11 @@ class MatchTimes(Service):
 def with_matches(
     workers: Workers, referees: Workers | None, dealer: Dealer, waits: bool, budget: FaultBudget, times: MatchTimes
 ) -> Workers:
-    """Return `workers` that deal, with the matches of the dealer's matchmaker, if it has any.
+    """Return `workers` that deal, with the matches of the dealer's matchmaker.
 
     With `waits`, rounds wait for `referees` too, because the results decide how the next round is dealt.
     """
-    if not isinstance(matchmaker := dealer.matchmaker, MatchingMatchmaker):
-        return workers
+    matchmaker = dealer.matchmaker
     if referees is None:
         return MatchingWorkers(workers, workers, matchmaker, budget, times)
     referees = _Referees(referees, dealer)
@@ -135,7 +135,7 @@ class MatchingWorkers(WrappedWorkers):
         self,
         workers: Workers,
         players: Workers,
-        matchmaker: MatchingMatchmaker,
+        matchmaker: Matchmaker,
         budget: FaultBudget,
         times: MatchTimes,
     ) -> None:
@@ -157,7 +157,8 @@ class MatchingWorkers(WrappedWorkers):
         faults = await play_matches(self._matchmaker, self._players, request.weights)
         played_s = self._times.match_s - before_s
         self._times.solve_s += time.perf_counter() - began_s - played_s
-        self._budget.account(faults)
+        for fault in faults:
+            self._budget.faulted(fault)
 
 
 class RefereedWorkers(WrappedWorkers):
@@ -172,7 +173,7 @@ class RefereedWorkers(WrappedWorkers):
         self,
         workers: Workers,
         referees: Workers,
-        matchmaker: MatchingMatchmaker,
+        matchmaker: Matchmaker,
         budget: FaultBudget,
         times: MatchTimes,
     ) -> None:
@@ -216,7 +217,8 @@ class RefereedWorkers(WrappedWorkers):
         self._times.match_s += time.perf_counter() - began_s
         for evaluated in results:
             self._matchmaker.observe_matches(evaluated)
-            self._budget.account(evaluated.faults)
+            for fault in evaluated.faults:
+                self._budget.faulted(fault)
 
     async def _play(self, games: EvaluationRequest) -> list[Evaluated]:
         results: list[Evaluated] = []

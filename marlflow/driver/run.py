@@ -117,6 +117,8 @@ class Run:
         report = self._metrics.report(time_s, training_s, stages, self._made.published(), store_bytes)
         for service in self._services.values():
             service.add_metrics(report)
+        # A callback may have failed just now, in `metrics`.
+        report["faults"] = self._metrics.fault_counts()
         return report
 
     def report(self) -> None:

@@ -176,11 +176,11 @@ class League:
 
     `matchmaker` chooses rivals. `sides` maps a side to its roles, each a list of agents (names or globs) that one
     member plays; None: each group of agents is a side, or each agent of a single group. `players` has settings by
-    policy. `teammates` play the other roles of a launching policy's side. With `symmetric`, sides are interchangeable,
-    and games count for every order of them. `outcome` decides who wins a game; None: the side with the highest mean
-    return, a draw if several have it. With `nash_conv_every_env_steps`, for small games of OpenSpiel, the NashConv of
-    the league's solution is computed at this interval: of the mixture that the mode ends with, else of the live
-    policies. None: never.
+    policy. `teammates` play the other roles of the side that a game is dealt for. With `symmetric`, sides are
+    interchangeable, and games count for every order of them. `outcome` decides who wins a game; None: the side with the
+    highest mean return, a draw if several have it. With `nash_conv_every_env_steps`, for small games of OpenSpiel, the
+    NashConv of the league's solution is computed at this interval: of the mixture that the mode ends with, else of the
+    live policies. None: never.
 
     `members` are further rivals that never change, by name: a member of another run, or an exported file,
     `{"from": <folder or file>, "member": "main@3"}`, or another name for a policy of this run that does not learn,

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from marlflow.base.arrays import Array
+from marlflow.league.alpharank import MOST_PROFILES, alpharank, marginals
 from marlflow.league.game_statistics import NO_WINNER
 from marlflow.league.members import Members
 from marlflow.league.payoffs import Payoffs
 from marlflow.league.ratings import Rating, Ratings
-from marlflow.league.alpharank import MOST_PROFILES, alpharank, marginals
 from marlflow.league.solvers import nash
 
 NASH, ALPHA_RANK = "nash", "alpha-rank"

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.serialization import Tree
@@ -18,11 +18,11 @@ from marlflow.batches.items import Weights
 from marlflow.matchmaking.matchmakers import (
     AllowedSeats,
     EpisodeId,
-    Matchmaker,
-    StatefulMatchmaker,
+    MatchmakerFunction,
     called,
     change_of,
     deal_one,
+    matchmaker_of,
     resets_of,
 )
 from marlflow.sampling.episodes import EVALUATION
@@ -30,10 +30,7 @@ from marlflow.sampling.frozen_store import FrozenStore, StoredEntries
 from marlflow.sampling.population import (
     WORKER_MEMBERS,
     Population,
-    PopulationChange,
-    PopulationMatchmaker,
     Reset,
-    ResettingMatchmaker,
 )
 from marlflow.sampling.protocol import Assign, EvaluationRequest, Matchup, Request, Round, Workers
 from marlflow.sampling.receipts import EpisodeResult, Evaluated, Receipt
@@ -55,7 +52,7 @@ class Dealer:
 
     def __init__(
         self,
-        matchmaker: Matchmaker,
+        matchmaker: MatchmakerFunction,
         seats: AllowedSeats,
         num_envs: int,
         seed: int,
@@ -71,10 +68,7 @@ class Dealer:
         self._population = Population(seats.fits, len(self._worker_envs), worker_members, store)
         self.entries = self._population.store
         """All frozen entries that are dealt or that running episodes may use."""
-        self.matchmaker = matchmaker
-        # Checked once: to check it against a protocol takes longer than to ask it.
-        self._populating = matchmaker if isinstance(matchmaker, PopulationMatchmaker) else None
-        self._resetting = matchmaker if isinstance(matchmaker, ResettingMatchmaker) else None
+        self.matchmaker = matchmaker_of(matchmaker)
         # Grows and shrinks with the population.
         self._seats = AllowedSeats(self._agents, self._population.fits)
         # By environment: the matchups of its next episodes, and the number of the first of these.
@@ -107,12 +101,10 @@ class Dealer:
         returned. Raises MatchmakerFailed.
         """
         began_s = perf_counter()
-        change = PopulationChange()
-        if (matchmaker := self._populating) is not None:
-            versions = {name: published.version for name, published in weights.items()}
-            change = change_of(matchmaker, self._population, versions, agent_steps)
-            self._population.apply(change, weights, schedules)
-        resets = resets_of(self._resetting, self._population) if self._resetting is not None else ()
+        versions = {name: published.version for name, published in weights.items()}
+        change = change_of(self.matchmaker, self._population, versions, agent_steps)
+        self._population.apply(change, weights, schedules)
+        resets = resets_of(self.matchmaker, self._population)
         if resets:
             self._expire({one.policy for one in resets})
         if change.freeze or change.forget or resets:
@@ -172,7 +164,7 @@ class Dealer:
     def record_receipts(self, receipts: Sequence[Receipt]) -> None:
         """Drop the matchups of episodes that began, deal unused ones again, and pass results to the matchmaker."""
         results = self.results.take(receipts, self._in_flight)
-        if results and isinstance(self.matchmaker, ResultsMatchmaker):
+        if results:
             began_s = perf_counter()
             with called(self.matchmaker, "observe"):
                 self.matchmaker.observe(results)
@@ -222,7 +214,7 @@ class Dealer:
             "results": self.results.state(),
             "deal_s": self.deal_s,
             "score_s": self.score_s,
-            "matchmaker": self.matchmaker.state() if isinstance(self.matchmaker, StatefulMatchmaker) else None,
+            "matchmaker": self.matchmaker.state(),
         }
 
     def load_state(self, tree: Tree) -> None:
@@ -242,7 +234,7 @@ class Dealer:
         self._shortest, self._any_ended = tree["shortest"], tree["any_ended"]
         self.results.load_state(tree["results"])
         self.deal_s, self.score_s = tree["deal_s"], tree["score_s"]
-        if tree["matchmaker"] is not None and isinstance(self.matchmaker, StatefulMatchmaker):
+        if tree["matchmaker"] is not None:
             self.matchmaker.load_state(tree["matchmaker"])
 
     def _to_matchup(self, names: Sequence[str]) -> dict[str, str]:
@@ -346,15 +338,6 @@ class DistinctMembers:
         others = [other for other in self._seated if self._policy_of[other] == self._policy_of[name]]
         # Without any version of that policy, the policy itself.
         return others[draw % len(others)] if others else self._policy_of[name]
-
-
-@runtime_checkable
-class ResultsMatchmaker(Protocol):
-    """A matchmaker that receives the results of its matchups."""
-
-    def observe(self, results: Sequence[EpisodeResult]) -> None:
-        """Count the training episodes that ended in one round, each once, in the order of their ends."""
-        ...
 
 
 class ResultLedger:
