@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from gymnasium import spaces as gym
 
 from marlflow.base.random import episode_seed
-from marlflow.base.spaces import DISCRETE_KINDS, Spaces
+from marlflow.base.spaces import DISCRETE_KINDS
 from marlflow.check_env.outcome import Episodes, GroupOutcome, Spread
 from marlflow.check_env.play import Account, Ledger, Played
 from marlflow.check_env.seats import SeatGroup, Seats, Suitable
@@ -64,7 +64,7 @@ def _group(seat_group: SeatGroup, seats: Seats, fit: Suitable, played: Played) -
         action_space=_space_text(seat_group.spaces.action),
         masks=seat_group.masks,
         algorithms=fit.reasons,
-        num_actions=_num_actions(seat_group.spaces),
+        num_actions=seat_group.spaces.mask_width if isinstance(seat_group.spaces.action, DISCRETE_KINDS) else None,
         legal_mean=math.fsum(legal) / len(legal) if legal else None,
         decisions=Spread.of([count for (episode, _, _), count in decisions.items() if episode < finished]),
         returns=Spread.of([amount for amounts in by_agent.values() for amount in amounts]),
@@ -75,10 +75,6 @@ def _group(seat_group: SeatGroup, seats: Seats, fit: Suitable, played: Played) -
         reward_unattributed=math.fsum(amount for policy in policies for amount in played.unattributed[policy]),
         never_acted=tuple(agent for agent in seat_group.agents if finished and seats.policy_of(agent) not in acted),
     )
-
-
-def _num_actions(spaces: Spaces) -> int | None:
-    return spaces.mask_width if isinstance(spaces.action, DISCRETE_KINDS) else None
 
 
 def _space_text(space: gym.Space[object]) -> str:

@@ -39,7 +39,7 @@ def other_kinds(env: Any, policies: Any, default_policy: Any, mapping: Any, leag
     yield from _unasked(mapping)
     if not (league is None or isinstance(league, League)):
         yield f"league is {_shown(league)}, not a League; write League(PFSP())"
-    elif league is not None and not isinstance(mode := league.matchmaker, LeagueMode):
+    elif not isinstance(mode := getattr(league, "matchmaker", LeagueMode()), LeagueMode):
         name = type(mode).__name__
         yield f"league.matchmaker: {name} is no mode of a league; derive it from marlflow.LeagueMode"
 

@@ -190,7 +190,8 @@ def tasks_of(runs: Sequence[ReportedRun], grouping: Grouping = BY_CONFIGURATION)
         by_env.setdefault(identity(grouping.merged(environment(run.config))), []).append(run)
     _check_merged(list(by_env.values()))
     names = _told_apart(
-        [_env_names(of) for of in by_env.values()], [environment(of[0].config) for of in by_env.values()]
+        [" and ".join(dict.fromkeys(_env_name(run.config) for run in of)) for of in by_env.values()],
+        [environment(of[0].config) for of in by_env.values()],
     )
     return [Task(name, _groups(of, grouping)) for name, of in zip(names, by_env.values(), strict=True)]
 
@@ -289,10 +290,6 @@ def environment(config: Config) -> dict[str, Any]:
     if isinstance(several, list):
         several = [one for one in several if section({"of": one}, "of").get(TARGET) not in ADDS_STATE]
     return {**env, "wrappers": several} if several else env
-
-
-def _env_names(runs: Sequence[ReportedRun]) -> str:
-    return " and ".join(dict.fromkeys(_env_name(run.config) for run in runs))
 
 
 def _env_name(config: Config) -> str:

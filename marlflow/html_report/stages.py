@@ -116,16 +116,15 @@ def stage_shares(group: RunGroup) -> list[StageShare]:
     names = dict.fromkeys(name for run in runs for name in section(run.last, "stages"))
     shares = list[StageShare]()
     for name in names:
-        of_runs = [_shares(run, name) for run in runs if name in section(run.last, "stages")]
-        busy, starved, blocked = (_mean([one[place] for one in of_runs]) for place in range(len(_STATES)))
+        of_runs = [run for run in runs if name in section(run.last, "stages")]
+        busy, starved, blocked = (
+            _mean([(number(run.last, "stages", name, state) or 0.0) / run.time_s for run in of_runs])
+            for state in _STATES
+        )
         if busy or starved or blocked:
             plan, _, stage = name.rpartition("/")
             shares.append(StageShare(plan, stage, busy, starved, blocked))
     return shares
-
-
-def _shares(run: ReportedRun, stage: str) -> list[float]:
-    return [(number(run.last, "stages", stage, state) or 0.0) / run.time_s for state in _STATES]
 
 
 def _mean(values: Sequence[float]) -> float:

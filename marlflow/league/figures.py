@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -130,7 +130,9 @@ def draw_payoffs(
     first = [number for number, role in enumerate(members.sides.roles) if role.side == 0]
     others = [number for number, role in enumerate(members.sides.roles) if role.side != 0]
     order = [row.member for row in shown.rows]
-    rows, columns = ([name for name in order if _plays(members, name, roles)] for roles in (first, others))
+    rows, columns = (
+        [name for name in order if any(members.plays(name, role) for role in roles)] for roles in (first, others)
+    )
     rates, games = _win_rates(payoffs, rows[:MOST_SHOWN], columns[:MOST_SHOWN])
     height, width = (max(1.8, _CELL_IN * count) for count in rates.shape)
     labels = _CHARACTER_IN * max(map(len, order), default=0)
@@ -154,10 +156,6 @@ def draw_payoffs(
     bar.outline.set_visible(False)
     bar.ax.tick_params(color=GRID, labelcolor=INK, labelsize=8)
     save_figure(figure, out_png)
-
-
-def _plays(members: Members, name: str, roles: Iterable[int]) -> bool:
-    return any(members.plays(name, role) for role in roles)
 
 
 def _win_rates(payoffs: Payoffs, rows: Sequence[str], columns: Sequence[str]) -> tuple[Array, Array]:

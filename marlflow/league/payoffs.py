@@ -160,7 +160,8 @@ class Payoffs:
             returns.add(value, decay)
         scores = game.side_scores(self.sides)
         for (i, j), outcomes in cell.pairs.items():
-            if self._differ(profile, i, j):
+            first, second = ([profile[role] for role in self._roles_of[side]] for side in (i, j))
+            if first != second:
                 outcomes.add(scores[i] - scores[j], decay)
         self._add_pairs(game, scores, decay)
 
@@ -204,10 +205,6 @@ class Payoffs:
     def cell(self, profile: Profile) -> ProfileCell | None:
         """Return the cell that counts the games of a profile; None if it was not played."""
         return self.cells.get(self.key(profile))
-
-    def _differ(self, profile: Profile, i: int, j: int) -> bool:
-        members = [tuple(profile[role] for role in self._roles_of[side]) for side in (i, j)]
-        return members[0] != members[1]
 
     def _add_pairs(self, game: Game, scores: Sequence[float], decay: float) -> None:
         roles, profile = self.sides.roles, game.profile

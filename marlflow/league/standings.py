@@ -345,7 +345,8 @@ def standings_text(shown: Standings, algorithms: Mapping[str, str] | None = None
     rows = [titles]
     for place, row in enumerate(shown.rows, 1):
         algorithm = [named.get(row.policy, _UNKNOWN)] if named else []
-        numbers = [_share(value) for value in (row.win, row.draw, row.loss, *row.scores, row.weight)]
+        shares = (row.win, row.draw, row.loss, *row.scores, row.weight)
+        numbers = [_UNKNOWN if share is None else f"{share:.2f}" for share in shares]
         rating = _rating(row.rating, shown.is_relative)
         rows.append([str(place), row.member, *algorithm, rating, f"{row.games:,}", *numbers, row.since])
     texts = {1, 2, len(titles) - 1} if named else {1, len(titles) - 1}
@@ -358,10 +359,6 @@ def standings_text(shown: Standings, algorithms: Mapping[str, str] | None = None
         for row in rows
     ]
     return "\n".join(map(_printable, [*lines, *shown.notes]))
-
-
-def _share(value: float | None) -> str:
-    return _UNKNOWN if value is None else f"{value:.2f}"
 
 
 def _rating(rating: Rating | None, is_relative: bool) -> str:

@@ -136,7 +136,8 @@ def progress(record: Report, stop: Mapping[str, float]) -> Progress | None:
     if stop.get("time_s"):
         left_s = max(stop["time_s"] - record["time_s"], 0.0)
         candidates.append(Progress(_fraction(record["time_s"], stop["time_s"]), left_s))
-    return min(candidates, key=_remaining, default=None)
+    # An unknown remaining time sorts last.
+    return min(candidates, key=lambda one: float("inf") if one.left_s is None else one.left_s, default=None)
 
 
 def return_targets(stop: Mapping[str, float]) -> dict[str, float]:
@@ -147,8 +148,3 @@ def return_targets(stop: Mapping[str, float]) -> dict[str, float]:
 
 def _fraction(done: float, goal: float) -> float:
     return min(max(done / goal, 0.0), 1.0)
-
-
-def _remaining(candidate: Progress) -> float:
-    # An unknown remaining time sorts last.
-    return float("inf") if candidate.left_s is None else candidate.left_s

@@ -87,7 +87,9 @@ class View:
         yield from _more(len(listed) - policy_rows, "policy", "policies")
         yield Text()
         if now["stages"]:
-            shown = _busiest(list(stages), now, stage_rows)
+            # In plan order and by total time, so that rows stay in place between reports.
+            busiest = sorted(stages, key=lambda name: -now["stages"][name]["busy_s"])[:stage_rows]
+            shown = [name for name in stages if name in busiest]
             if shown:
                 yield _stages({name: stages[name] for name in shown}, now, options, _styles(listed))
             yield from _more(len(now["stages"]) - len(shown), "stage that was less busy", "stages that were less busy")
@@ -293,12 +295,6 @@ def _stages(
         columns.append(_Column("bar", "since the last report", bars, _BAR_COLUMNS, is_text=True))
     fitted, _ = _fitted(columns, options.max_width, gap, _STAGES_LEFT_OUT)
     return _table(fitted, gap, [styles.get(plan, "") for plan, _, _ in names])
-
-
-def _busiest(busy: Sequence[str], now: Report, rows: int) -> list[str]:
-    # In plan order and by total time, so that rows stay in place between reports.
-    busiest = set(sorted(busy, key=lambda name: -now["stages"][name]["busy_s"])[:rows])
-    return [name for name in busy if name in busiest]
 
 
 def _share_bar(share: StageShares, ascii_only: bool) -> Text:

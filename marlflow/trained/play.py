@@ -232,7 +232,8 @@ def _described(team: LoadedTeam, options: PlayOptions, played: PlayResult, path:
     finally:
         played.frames, played.repeated_frames, played.size = video.frames, video.repeated, video.size
         if video.frames:
-            _write_json(path.with_suffix(".json"), _as_json(team, options, played))
+            with replacing(path.with_suffix(".json")) as aside:
+                aside.write_text(json.dumps(_as_json(team, options, played), indent=2) + "\n", encoding="utf-8")
 
 
 def _as_json(team: LoadedTeam, options: PlayOptions, played: PlayResult) -> dict[str, Any]:
@@ -258,11 +259,6 @@ def _as_json(team: LoadedTeam, options: PlayOptions, played: PlayResult) -> dict
             for one in played.episodes
         ],
     }
-
-
-def _write_json(path: Path, data: Mapping[str, Any]) -> None:
-    with replacing(path) as aside:
-        aside.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
 
 
 def _who_plays(names: Mapping[str, str]) -> str:

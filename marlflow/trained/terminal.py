@@ -42,7 +42,8 @@ class TypedActions:
 
     def legal(self) -> Array:
         """Return the legal values of a Discrete action, from 0."""
-        return np.arange(self._size()) if self._mask is None else np.flatnonzero(self._mask)
+        size = int(self._space.n) if isinstance(self._space, spaces.Discrete) else 0
+        return np.arange(size) if self._mask is None else np.flatnonzero(self._mask)
 
     def listed(self) -> list[str]:
         """Return how each legal Discrete action can be typed, `4` or `4 x(1,1)`; empty for other spaces."""
@@ -83,9 +84,6 @@ class TypedActions:
         if isinstance(space, spaces.Box):
             return self._box(space, words)
         return self._components(words)
-
-    def _size(self) -> int:
-        return int(self._space.n) if isinstance(self._space, spaces.Discrete) else 0
 
     def _label(self, number: int) -> str:
         name = self._names.get(number)
