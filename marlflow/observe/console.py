@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Mapping
-from typing import Literal, Protocol, TextIO, TypeAlias
+from typing import Literal, TextIO, TypeAlias
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.observe import wording
@@ -18,8 +18,8 @@ log = logging.getLogger("marlflow")
 ConsoleKind: TypeAlias = Literal["auto", "live", "plain", "none"]
 
 
-class RunConsole(Protocol):
-    """Shows reports and messages."""
+class RunConsole:
+    """Base class of consoles: shows reports and messages. This one shows nothing."""
 
     def report(self, record: Report) -> None:
         """Show a report."""
@@ -31,20 +31,7 @@ class RunConsole(Protocol):
         """Show a message, such as "stopping after this round"; after `close`, below the summary."""
 
 
-class SilentConsole:
-    """Shows nothing."""
-
-    def report(self, record: Report) -> None:
-        pass
-
-    def notice(self, text: str) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-class DetachableConsole:
+class DetachableConsole(RunConsole):
     """Writes to `console` until its output breaks: a closed terminal or pipe does not end a run."""
 
     def __init__(self, console: RunConsole) -> None:
@@ -63,7 +50,7 @@ class DetachableConsole:
         try:
             show()
         except OSError as error:
-            self._console = SilentConsole()
+            self._console = RunConsole()
             log.warning("the run's output cannot be written any more (%s), so nothing more is shown", error)
 
 
@@ -73,7 +60,7 @@ def console(kind: ConsoleKind, info: RunInfo) -> RunConsole:
     Raises ConfigInvalid for another kind.
     """
     if kind == "none":
-        return SilentConsole()
+        return RunConsole()
     if kind == "plain" or (kind == "auto" and not _can_redraw()):
         return PlainConsole(info)
     if kind in ("auto", "live"):
@@ -94,7 +81,7 @@ def _can_redraw() -> bool:
 _RETURN_COLUMNS = len(" 100.00 +- 100.00 at 999,999")
 
 
-class PlainConsole:
+class PlainConsole(RunConsole):
     """Writes lines without colors or cursor movement: the run's setup, each report, and a summary."""
 
     def __init__(self, info: RunInfo, file: TextIO | None = None) -> None:

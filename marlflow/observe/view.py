@@ -21,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from marlflow.observe import wording
+from marlflow.observe.console import RunConsole
 from marlflow.observe.rates import (
     StageShares,
     progress,
@@ -309,7 +310,7 @@ def _share_bar(share: StageShares, ascii_only: bool) -> Text:
     return bar
 
 
-class LiveConsole:
+class LiveConsole(RunConsole):
     """Shows the run until `close`, which leaves the last state on screen.
 
     Log lines on the terminal appear above the view.

@@ -26,9 +26,8 @@ from marlflow.env.opening import open_adapter
 from marlflow.env.spaces_only import observation_rows
 from marlflow.policy.tensors import as_tensor
 from marlflow.trained.exported_files import Session
-from marlflow.trained.games import Decision, Episode, Stopped, play_episode
+from marlflow.trained.games import Decision, Episode, Stopped, Watcher, play_episode, policy_player, seating
 from marlflow.trained.portable import PortableActor
-from marlflow.trained.seating import policy_player, seating
 from marlflow.trained.team import Team, TrainedPolicy
 
 ROWS = 1_000
@@ -103,7 +102,7 @@ def played_rows(team: Team, trained: TrainedPolicy, count: int = ROWS) -> CheckR
     return rows.columns()
 
 
-class _RecordedRows:
+class _RecordedRows(Watcher):
     """A player that records what its policy sees; as a watcher, it ends the games when there are enough rows."""
 
     def __init__(self, trained: TrainedPolicy, count: int, adapter: EnvAdapter) -> None:
@@ -134,17 +133,11 @@ class _RecordedRows:
     def began(self, episode: Episode) -> None:
         self._memories.clear()
 
-    def decided(self, decision: Decision, action: Any) -> None:
-        pass
-
     def stepped(self, result: StepResult) -> None:
         self._env_steps += 1
         progress("playing rows to compare", min(len(self._rows), self._count), self._count)
         if len(self._rows) >= self._count or self._env_steps >= _ENV_STEPS_PER_ROW * self._count:
             raise Stopped
-
-    def ended(self, episode: Episode) -> None:
-        pass
 
 
 def _column(parts: Sequence[Array | None], is_mask: bool) -> Array | None:

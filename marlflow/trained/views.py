@@ -15,7 +15,7 @@ from marlflow.base.progress import progress
 from marlflow.base.spaces import Spaces
 from marlflow.env.adapter import StepResult
 from marlflow.trained.boards import Board, board_of
-from marlflow.trained.games import Decision, Episode
+from marlflow.trained.games import Decision, Episode, Watcher
 from marlflow.trained.person_rows import EpisodeRows, PersonDataset
 from marlflow.trained.video import FrameInvalid, VideoWriter, rgb_frame
 from marlflow.trained.window import check_display, manual_policy_of
@@ -116,7 +116,7 @@ def _name(env: Any) -> str:
     return f"environment {metadata.get('name') or type(env.unwrapped).__name__}"
 
 
-class VideoWatcher:
+class VideoWatcher(Watcher):
     """Adds a frame to `video` after each reset and each env step: an episode of n env steps has n + 1 frames.
 
     Where the environment renders nothing, the last frame is repeated. Raises MarlflowError if there is none yet, or
@@ -128,9 +128,6 @@ class VideoWatcher:
 
     def began(self, episode: Episode) -> None:
         self._episode = episode
-
-    def decided(self, decision: Decision, action: Any) -> None:
-        del decision, action
 
     def stepped(self, result: StepResult) -> None:
         """Add a frame."""
@@ -153,11 +150,8 @@ class VideoWatcher:
             mode = getattr(self._env, "render_mode", None)
             raise MarlflowError(f"render() of the environment returned nothing in its render mode {mode!r}")
 
-    def ended(self, episode: Episode) -> None:
-        del episode
 
-
-class TextWatcher:
+class TextWatcher(Watcher):
     """Shows the board after each reset and each env step, with the actions between."""
 
     def __init__(self, board: Board, say: Callable[[str], None]) -> None:
@@ -176,11 +170,8 @@ class TextWatcher:
         del result
         self._say(self._board.for_all().rstrip())
 
-    def ended(self, episode: Episode) -> None:
-        del episode
 
-
-class RowsWatcher:
+class RowsWatcher(Watcher):
     """Records the rows of `agent`, whom a person plays; an episode that was not finished leaves none."""
 
     def __init__(self, agent: str, agent_spaces: Spaces, dataset: PersonDataset) -> None:

@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.observe.console import DetachableConsole, PlainConsole, SilentConsole, console
+from marlflow.observe.console import DetachableConsole, PlainConsole, RunConsole, console
 from marlflow.observe.view import LiveConsole
 from tests.observe.records import INFO, record
 
@@ -170,7 +170,7 @@ def test_none_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     chosen.report(record(1))
     chosen.notice("x")
     chosen.close()
-    assert isinstance(chosen, SilentConsole)
+    assert type(chosen) is RunConsole
     assert capsys.readouterr().out == ""
 
 
