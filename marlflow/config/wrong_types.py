@@ -41,7 +41,7 @@ def other_kinds(env: Any, policies: Any, default_policy: Any, mapping: Any, leag
         yield f"league is {_shown(league)}, not a League; write League(PFSP())"
     elif not isinstance(mode := getattr(league, "matchmaker", LeagueMode()), LeagueMode):
         name = type(mode).__name__
-        yield f"league.matchmaker: {name} is no mode of a league; derive it from marlflow.LeagueMode"
+        yield f"league.matchmaker: {name} is no LeagueMode; derive it from marlflow.LeagueMode"
 
 
 def _unasked(mapping: Any) -> Iterator[str]:

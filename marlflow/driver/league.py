@@ -140,51 +140,7 @@ class MatchingWorkers(WrappedWorkers):
         times: MatchTimes,
     ) -> None:
         super().__init__(workers)
-        self._matchmaker, self._budget, self._times = matchmaker, budget, times
-        self._players = _TimedWorkers(players, times)
-
-    async def collect(self, request: Request, assign: Assign | None = None) -> Round:
-        await self._play(request)
-        return await super().collect(request, assign)
-
-    async def collect_next(self, request: Request | None, assign: Assign | None = None) -> Round:
-        if request is not None:
-            await self._play(request)
-        return await super().collect_next(request, assign)
-
-    async def _play(self, request: Request) -> None:
-        began_s, before_s = time.perf_counter(), self._times.match_s
-        faults = await play_matches(self._matchmaker, self._players, request.weights)
-        played_s = self._times.match_s - before_s
-        self._times.solve_s += time.perf_counter() - began_s - played_s
-        for fault in faults:
-            self._budget.faulted(fault)
-
-
-class RefereedWorkers(WrappedWorkers):
-    """Workers beside which `referees` play the matches of `matchmaker`, one set at a time.
-
-    A set is played by the weights of the request before which it was dealt. It counts before the next round once all of
-    its games have been played. While it is played, it is `under_way`: `collect_next(None)` waits for it, and returns an
-    empty round.
-    """
-
-    def __init__(
-        self,
-        workers: Workers,
-        referees: Workers,
-        matchmaker: Matchmaker,
-        budget: FaultBudget,
-        times: MatchTimes,
-    ) -> None:
-        super().__init__(workers)
-        self._referees, self._matchmaker, self._budget, self._times = referees, matchmaker, budget, times
-        # The set that is being played, and its results by attempt.
-        self._set: asyncio.Future[list[Evaluated]] | None = None
-
-    @property
-    def under_way(self) -> int:
-        return super().under_way + (self._set is not None)
+        self._players, self._matchmaker, self._budget, self._times = players, matchmaker, budget, times
 
     async def collect(self, request: Request, assign: Assign | None = None) -> Round:
         await self._before_round(request)
@@ -193,7 +149,34 @@ class RefereedWorkers(WrappedWorkers):
     async def collect_next(self, request: Request | None, assign: Assign | None = None) -> Round:
         if request is not None:
             await self._before_round(request)
-        elif not super().under_way:
+        return await super().collect_next(request, assign)
+
+    async def _before_round(self, request: Request) -> None:
+        began_s, before_s = time.perf_counter(), self._times.match_s
+        faults = await play_matches(self._matchmaker, _TimedWorkers(self._players, self._times), request.weights)
+        played_s = self._times.match_s - before_s
+        self._times.solve_s += time.perf_counter() - began_s - played_s
+        for fault in faults:
+            self._budget.faulted(fault)
+
+
+class RefereedWorkers(MatchingWorkers):
+    """Workers beside which `players`, the referees, play the matches of `matchmaker`, one set at a time.
+
+    A set is played by the weights of the request before which it was dealt. It counts before the next round once all of
+    its games have been played. While it is played, it is `under_way`: `collect_next(None)` waits for it, and returns an
+    empty round.
+    """
+
+    # The set that is being played, and its results by attempt.
+    _set: asyncio.Future[list[Evaluated]] | None = None
+
+    @property
+    def under_way(self) -> int:
+        return super().under_way + (self._set is not None)
+
+    async def collect_next(self, request: Request | None, assign: Assign | None = None) -> Round:
+        if request is None and not super().under_way:
             await self._count()
             return Round(-1, (), ())
         return await super().collect_next(request, assign)
@@ -223,7 +206,7 @@ class RefereedWorkers(WrappedWorkers):
     async def _play(self, games: EvaluationRequest) -> list[Evaluated]:
         results: list[Evaluated] = []
         while len(results) < MOST_ATTEMPTS and games.episodes:
-            evaluated = await self._referees.evaluate(games)
+            evaluated = await self._players.evaluate(games)
             results.append(evaluated)
             if evaluated.was_cut:
                 break

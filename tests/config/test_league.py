@@ -177,7 +177,10 @@ def test_another_mode_replaces_the_chosen_one_and_its_keys() -> None:
         (["league=pfsp", "league.matchmaker.past=1.5"], "league.matchmaker.past must be at most 1, not 1.5"),
         (["league=pfsp", "league.matchmaker.weighting=herd"], "did you mean 'hard'?"),
         (["league=pfsp", "league.snapshots.every_agent_steps=0"], "every_agent_steps must be at least 1, not 0"),
-        (["league=pfsp", "league.matchmaker={_target_: builtins.set}"], "it has no rival"),
+        (
+            ["league=pfsp", "league.matchmaker={_target_: builtins.set}"],
+            "set is no LeagueMode; derive it",
+        ),
         (["league.snapshots.min_games=3"], "choose a league first, such as league=pfsp"),
     ],
 )
@@ -448,7 +451,7 @@ def test_a_mode_that_is_none_is_refused_where_it_is_written() -> None:
         def rival(self, *_: object) -> None:
             return None
 
-    problem = r"league.matchmaker: Choosy is no mode of a league; derive it from marlflow.LeagueMode"
+    problem = r"league.matchmaker: Choosy is no LeagueMode; derive it from marlflow.LeagueMode"
     with pytest.raises(mf.ConfigInvalid, match=problem):
         mf.Experiment(PAIR, league=mf.League(Choosy()))  # type: ignore[arg-type]
 
