@@ -20,7 +20,7 @@ from marlflow.base.spaces import choices_of, components
 from marlflow.env.adapter import StepResult
 from marlflow.sampling.action_decoder import ActionDecoder
 from marlflow.trained.boards import Board
-from marlflow.trained.games import Decision, Episode, Stopped
+from marlflow.trained.games import Decision, Episode, Stopped, Watcher
 
 _MOST_LISTED = 40
 
@@ -212,7 +212,7 @@ def _line(text: str) -> str:
     return text.rstrip("\n")
 
 
-class TerminalPerson:
+class TerminalPerson(Watcher):
     """Plays `agent` by typing: `person(decision)` asks until the answer is a legal action.
 
     With `clock_s`, the person has this many seconds for each decision, as in games in which all act at once; then the
