@@ -37,8 +37,7 @@ from marlflow.checks.validation import ready
 from marlflow.cli.main import main as marlflow
 from marlflow.driver.entrants import Entrant
 from marlflow.policy.tensors import as_tensor
-from marlflow.trained.export import portable_of
-from marlflow.trained.export_check import (
+from marlflow.trained.export import (
     ROWS,
     CheckRows,
     OutputDifference,
@@ -46,6 +45,7 @@ from marlflow.trained.export_check import (
     difference,
     expected_outputs,
     played_rows,
+    portable_of,
 )
 from marlflow.trained.exported_files import written
 from marlflow.trained.portable import PortableActor

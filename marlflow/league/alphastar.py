@@ -57,7 +57,6 @@ class AlphaStar(LeagueMode):
         return self.roles.get(policy, "main")
 
     def problems(self, members: Members) -> list[str]:
-        """Return why this mode cannot run with these members and sides."""
         live = list(members.incarnations)
         problems = [
             f"roles names policy {policy!r}, which does not learn here; those that learn are {', '.join(live)}"
@@ -163,7 +162,6 @@ class AlphaStar(LeagueMode):
         )
 
     def may_reset(self, policy: str) -> bool:
-        """Return whether `policy` is an exploiter."""
         return self.role_of(policy) != "main"
 
     def reset_after_snapshot(self, policy: str, generator: np.random.Generator) -> Reset | None:

@@ -99,7 +99,6 @@ class LeagueMatchmaker(Matchmaker):
         self.epoch = 0
 
     def __call__(self, episode: EpisodeId, agents: Sequence[str], generator: np.random.Generator) -> dict[str, str]:
-        """Return the member of each agent."""
         sides = self.members.sides
         if self._mode.seats_all_roles:
             return sides.matchup(self._mode.profile(self._view, generator))
@@ -253,14 +252,12 @@ class LeagueMatchmaker(Matchmaker):
         return next_matches(self.members, self.matches.payoffs, rules)
 
     def observe_matches(self, evaluated: Evaluated) -> None:
-        """Count the results of the games that `matches_due` returned."""
         self.matches.observe(evaluated)
         # A meta-game is between the members that are dealt, so they stay until its solution.
         if not self._mode.has_meta_game:
             self._choose_dealt()
 
     def state(self) -> Tree:
-        """Return everything that later games depend on."""
         numbers = {seat: number for number, seat in enumerate(self._deals)}
         return {
             "members": self.members.state(),
@@ -285,7 +282,6 @@ class LeagueMatchmaker(Matchmaker):
         }
 
     def load_state(self, tree: Any) -> None:
-        """Restore what `state` returned."""
         self.members.load_state(tree["members"])
         self.payoffs.load_state(tree["payoffs"])
         self.ratings.load_state(tree["ratings"])

@@ -45,7 +45,6 @@ class NFSP(LeagueMode):
         return sources
 
     def problems(self, members: Members) -> list[str]:
-        """Return why this mode cannot run with these members and sides."""
         if missing := list(self._missing(members)):
             return missing
         roles, names = range(len(members.sides.roles)), [*self.average_of, *self.average_of.values()]

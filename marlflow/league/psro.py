@@ -72,7 +72,6 @@ class PSRO(LeagueMode):
         self._ending: set[str] = set()
 
     def problems(self, members: Members) -> list[str]:
-        """Return why this mode cannot run with these members and sides."""
         problems = []
         if self.solver in OF_TWO_ROLES and not _is_of_two_roles(members.sides):
             roles = ", ".join(role.name for role in members.sides.roles)
@@ -126,7 +125,6 @@ class PSRO(LeagueMode):
         return None if self.oracle_from == "latest" else Reset(policy, self.oracle_from)
 
     def matches_wanted(self, members: Members, matches: Matches) -> dict[Profile, int]:
-        """Return the games that the meta-game needs next, by profile; empty if it is known."""
         if not self._is_out_of_date(members):
             return {}
         return until_known(all_profiles(self.populations(members)), matches, self.games, self.payoff_se)
@@ -185,7 +183,6 @@ class PSRO(LeagueMode):
         return self.meta or None
 
     def state(self) -> Tree:
-        """Return all that later games depend on."""
         return {
             "iteration": self.iteration,
             "meta": [dict(mixture) for mixture in self.meta],
@@ -194,7 +191,6 @@ class PSRO(LeagueMode):
         }
 
     def load_state(self, tree: Any) -> None:
-        """Restore what `state` returned."""
         self.iteration = tree["iteration"]
         self.meta = [dict(mixture) for mixture in tree["meta"]]
         self._rectified = [{oracle: dict(one) for oracle, one in by_oracle.items()} for by_oracle in tree["rectified"]]

@@ -9,9 +9,8 @@ from typing import Literal, TextIO, TypeAlias
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.observe import wording
-from marlflow.observe.rates import rollout_shares, updates_per_s, with_last_evaluations
+from marlflow.observe.rates import rollout_shares, table_rows, updates_per_s, with_last_evaluations
 from marlflow.observe.report import LearnerMetrics, PolicyInfo, PolicyMetrics, Report, RunInfo
-from marlflow.observe.rows import table_rows
 
 log = logging.getLogger("marlflow")
 

@@ -38,7 +38,6 @@ class TensorBoardSink(Callback):
         self._session_end: Any = None
 
     def began(self, info: RunInfo) -> None:
-        """Remember the run."""
         self._info = info
 
     def reported(self, record: Report) -> None:

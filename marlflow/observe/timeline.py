@@ -259,12 +259,10 @@ class Timeline(Callback):
         self._write()
 
     def evaluated(self, evaluation: EvaluationEvent) -> None:
-        """Add an evaluation."""
         span = evaluation.began_s, evaluation.ended_s
         self._add(DRIVER, "evaluation", span, {"at_env_steps": evaluation.env_steps})
 
     def fault(self, fault: FaultEvent) -> None:
-        """Mark a fault."""
         self._events.mark(fault.kind, self._now_s(), {"where": fault.where, "reason": fault.reason})
 
     def ended(self, result: RunEnd) -> None:

@@ -24,14 +24,15 @@ from marlflow.observe import wording
 from marlflow.observe.console import RunConsole
 from marlflow.observe.rates import (
     StageShares,
+    TableRow,
     progress,
     rollout_shares,
     stage_shares,
+    table_rows,
     updates_per_s,
     with_last_evaluations,
 )
 from marlflow.observe.report import LearnerMetrics, PolicyMetrics, Report, RunInfo
-from marlflow.observe.rows import TableRow, table_rows
 
 NARROW_COLUMNS, WIDE_COLUMNS, SPREAD_COLUMNS, ALL_LOSS_TERMS_COLUMNS = 80, 110, 130, 150
 _POLICY_STYLES = ("cyan", "magenta", "green", "blue", "yellow", "red")

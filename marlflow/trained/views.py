@@ -130,7 +130,6 @@ class VideoWatcher(Watcher):
         self._episode = episode
 
     def stepped(self, result: StepResult) -> None:
-        """Add a frame."""
         del result
         progress(f"drawing episode {self._episode.number + 1} of {self._episode.of}, frame", self._video.frames)
         try:
@@ -166,7 +165,6 @@ class TextWatcher(Watcher):
         self._say(f"{decision.agent}: {name or action}")
 
     def stepped(self, result: StepResult) -> None:
-        """Show the board as it is now."""
         del result
         self._say(self._board.for_all().rstrip())
 
@@ -184,7 +182,6 @@ class RowsWatcher(Watcher):
         self._rows = None
 
     def decided(self, decision: Decision, action: Any) -> None:
-        """Add a decision of the person."""
         if decision.agent == self._agent:
             if self._rows is None:
                 self._rows = EpisodeRows(decision.slot, self._spaces)
@@ -205,7 +202,6 @@ class RowsWatcher(Watcher):
                 rows.ended(end)
 
     def ended(self, episode: Episode) -> None:
-        """Write the rows."""
         self._dataset.add(self._rows, episode.env_steps)
 
 

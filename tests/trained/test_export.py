@@ -25,8 +25,7 @@ from marlflow.policy.tensors import as_tensor
 from marlflow.policy.unwrapped import network_of
 from marlflow.runtime.spec import PolicySpec
 from marlflow.trained import exported_files
-from marlflow.trained.export import portable_of
-from marlflow.trained.export_check import (
+from marlflow.trained.export import (
     CheckRows,
     arbitrary_rows,
     check_rows,
@@ -34,6 +33,7 @@ from marlflow.trained.export_check import (
     difference,
     expected_outputs,
     played_rows,
+    portable_of,
 )
 from marlflow.trained.exported_files import written
 from marlflow.trained.portable import PortableActor
@@ -195,7 +195,7 @@ def test_a_policy_that_is_never_asked_has_arbitrary_rows(run: Path, monkeypatch:
         for watcher in watchers:
             watcher.stepped(None)
 
-    monkeypatch.setattr("marlflow.trained.export_check.play_episode", play)
+    monkeypatch.setattr("marlflow.trained.export.play_episode", play)
     rows = check_rows(team, policy, 5)
     assert (rows.of, rows.reason) == ("arbitrary", "'prey' had nothing to decide in 50 env steps")
 
