@@ -126,7 +126,7 @@ class LeagueMatchmaker(Matchmaker):
         deals: dict[str, int] = {}
         for seat, count in self._deals.items():
             deals[seat.policy] = deals.get(seat.policy, 0) + count
-        # Webster's method of apportionment: unlike draws by share, it is never more than one game off.
+        # Webster's method of apportionment: it follows the shares game by game, and draws would only on average.
         policy = min(deals, key=lambda name: (deals[name] + 0.5) / self._shares[name])
         seat = min((seat for seat in self._deals if seat.policy == policy), key=self._deals.__getitem__)
         self._deals[seat] += 1
