@@ -32,18 +32,18 @@ _MATCH_RULES = MatchRules()
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class LiveSeat:
     """A live policy, and the role that it plays."""
 
     policy: str
     role: int
 
 
-def seats_of(members: Members, shares: Mapping[str, float]) -> list[Seat]:
+def seats_of(members: Members, shares: Mapping[str, float]) -> list[LiveSeat]:
     """Return every live policy that has a share of the games, in every role that it can play."""
     roles = range(len(members.sides.roles))
     return [
-        Seat(policy, role)
+        LiveSeat(policy, role)
         for policy in members.incarnations
         if shares.get(policy, 1.0) > 0
         for role in roles
@@ -90,7 +90,7 @@ class LeagueMatchmaker(Matchmaker):
         # How many deals each seat has had.
         self._deals = dict.fromkeys(seats_of(members, self._shares), 0)
         # By environment and episode: the seat that an episode without a result was dealt for.
-        self._open: dict[int, dict[int, Seat]] = {}
+        self._open: dict[int, dict[int, LiveSeat]] = {}
         self._snapshot_at = dict.fromkeys(members.incarnations, 0)
         self._resets: list[Reset] = []
         self._env_steps = 0
@@ -115,7 +115,7 @@ class LeagueMatchmaker(Matchmaker):
                 seated.append(rival if rival is not None else self._anybody(seat.policy, number, generator))
         return sides.matchup(seated)
 
-    def _next_seat(self, episode: EpisodeId, generator: np.random.Generator) -> Seat:
+    def _next_seat(self, episode: EpisodeId, generator: np.random.Generator) -> LiveSeat:
         if episode.env < 0:
             # Trial and evaluation episodes count for no share: their number must not change how training is dealt.
             return list(self._deals)[int(generator.integers(len(self._deals)))]
@@ -290,12 +290,12 @@ class LeagueMatchmaker(Matchmaker):
         if tree["mode"] is not None:
             self._mode.load_state(tree["mode"])
         # Seats of now: a resumed run may have other shares, and so other seats.
-        deals = {Seat(policy, role): count for policy, role, count in tree["turns"]}
+        deals = {LiveSeat(policy, role): count for policy, role, count in tree["turns"]}
         self._deals = {seat: deals.get(seat, 0) for seat in self._deals}
         self._open = {}
         for env, episode, index in tree["open"].tolist():
             policy, role, _ = tree["turns"][index]
-            if (seat := Seat(policy, role)) in self._deals:
+            if (seat := LiveSeat(policy, role)) in self._deals:
                 self._open.setdefault(env, {})[episode] = seat
         self._snapshot_at.update(tree["snapshot_at"])
         self._env_steps = tree["env_steps"]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import marlflow as mf
 from marlflow.base.serialization import from_bytes, to_bytes
-from marlflow.league.dealing import LeagueMatchmaker, Seat, seats_of
+from marlflow.league.dealing import LeagueMatchmaker, LiveSeat, seats_of
 from marlflow.league.sides import default_sides, sides_of
 from marlflow.sampling.receipts import EpisodeResult
 from tests.league.population import PAIR, agents_of, agree, matchmaker_of, members_of
@@ -46,7 +46,7 @@ def test_it_is_a_matchmaker_with_state_and_a_population() -> None:
 
 def test_seats_are_live_policies_in_the_roles_that_they_can_play() -> None:
     members = members_of({"hunter": 1, "prey": 1, "any": 0}, TAG, TAG_FITS)
-    expected = [Seat("hunter", 0), Seat("prey", 1), Seat("any", 0), Seat("any", 1)]
+    expected = [LiveSeat("hunter", 0), LiveSeat("prey", 1), LiveSeat("any", 0), LiveSeat("any", 1)]
     assert seats_of(members, {}) == expected
     assert seats_of(members, {"any": 0.0}) == expected[:2]
 
@@ -58,12 +58,12 @@ def test_seats_are_live_policies_in_the_roles_that_they_can_play() -> None:
 )
 def test_games_and_seats_are_balanced_to_one_game(shares: dict[str, float], sides: object, games: int) -> None:
     matchmaker = matchmaker_of(members_of(dict.fromkeys(shares, 0), sides), mf.NaiveSelfPlay(), shares=shares)  # type: ignore[arg-type]
-    counts: Counter[Seat] = Counter()
+    counts: Counter[LiveSeat] = Counter()
     for episode in range(games):
         seat = matchmaker._next_seat(mf.EpisodeId(0, episode), np.random.default_rng(0))
         counts[seat] += 1
         for policy, share in shares.items():
-            own = [counts[Seat(policy, role)] for role in range(len(sides.roles))]  # type: ignore[attr-defined]
+            own = [counts[LiveSeat(policy, role)] for role in range(len(sides.roles))]  # type: ignore[attr-defined]
             assert max(own) - min(own) <= 1
             due = (episode + 1) * share / sum(shares.values())
             assert abs(sum(own) - due) <= 1.0 + 1e-9
@@ -149,10 +149,10 @@ def test_trials_and_evaluation_count_for_no_share() -> None:
 def test_episodes_that_are_dealt_again_do_not_count_twice(rounds: list[tuple[int, int]]) -> None:
     """Three environments; in each round some episodes are dealt ahead and some of them end, the others anew."""
     matchmaker = matchmaker_of(members_of({"main": 1, "other": 1}))
-    ended: list[Seat] = []
+    ended: list[LiveSeat] = []
     first = 0
     for dealt, most_played in rounds:
-        seated: dict[tuple[int, int], Seat] = {}
+        seated: dict[tuple[int, int], LiveSeat] = {}
         for env in range(3):
             for episode in range(first, first + dealt):
                 seated[env, episode] = matchmaker._next_seat(mf.EpisodeId(env, episode), np.random.default_rng(0))

@@ -223,7 +223,8 @@ def test_a_broken_episode_is_counted_as_lost(tmp_path: Path) -> None:
 def test_reports_have_the_faults_of_matches_that_the_budget_has(tmp_path: Path) -> None:
     league = replace(LEAGUES["pfsp"], matches=mf.MatchRules(every_env_steps=100, games=40))
     metrics = mf.train(breaking_run(league), tmp_path).metrics
-    assert metrics["faults"]["env_errors"] == kept(tmp_path)["driver"]["faults"]["env_errors"]
+    saved = kept(tmp_path)["driver"]
+    assert saved["tally"]["faults"]["env_errors"] == saved["faults"]["env_errors"]
     # Training loses one game for each, so the others were matches.
     assert metrics["faults"]["env_errors"] > metrics["league"]["games_lost"] + 4
 
