@@ -36,7 +36,7 @@ def other_kinds(env: Any, policies: Any, default_policy: Any, mapping: Any, leag
             f"mapping is {mapping!r}, neither a list of rules, such as [Rule('adversary_*', 'hunters'), ...], nor a "
             "matchmaker, such as RandomSeats(['hunters', 'prey'])"
         )
-    yield from _unasked(mapping)
+    yield from uncalled_method(mapping)
     if not (league is None or isinstance(league, League)):
         yield f"league is {_shown(league)}, not a League; write League(PFSP())"
     elif not isinstance(mode := getattr(league, "matchmaker", LeagueMode()), LeagueMode):
@@ -44,7 +44,7 @@ def other_kinds(env: Any, policies: Any, default_policy: Any, mapping: Any, leag
         yield f"league.matchmaker: {name} is no LeagueMode; derive it from marlflow.LeagueMode"
 
 
-def _unasked(mapping: Any) -> Iterator[str]:
+def uncalled_method(mapping: Any) -> Iterator[str]:
     """Yield a method of a matchmaker that would never be called."""
     if isinstance(mapping, Matchmaker):
         return
