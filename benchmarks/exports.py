@@ -37,14 +37,19 @@ from marlflow.checks.validation import ready
 from marlflow.cli.main import main as marlflow
 from marlflow.driver.entrants import Entrant
 from marlflow.policy.tensors import as_tensor
-from marlflow.trained.export import portable_of
-from marlflow.trained.export_check import OutputDifference, compared, difference, expected_outputs
-from marlflow.trained.export_rows import ROWS, CheckRows, played_rows
+from marlflow.trained.export import (
+    ROWS,
+    CheckRows,
+    OutputDifference,
+    compared,
+    difference,
+    expected_outputs,
+    played_rows,
+    portable_of,
+)
 from marlflow.trained.exported_files import written
-from marlflow.trained.load import load
-from marlflow.trained.policy import TrainedPolicy
 from marlflow.trained.portable import PortableActor
-from marlflow.trained.team import Team
+from marlflow.trained.team import Team, TrainedPolicy, load
 
 QUIET = (
     "runtime=inline",

@@ -36,7 +36,7 @@ from marlflow.batches.items import Weights
 from marlflow.env import open_adapter
 from marlflow.env.make import EnvMaker, make_environment
 from marlflow.matchmaking.dealer import Dealer
-from marlflow.matchmaking.matchmakers import AllowedSeats, EpisodeId
+from marlflow.matchmaking.matchmakers import AllowedSeats, EpisodeId, Matchmaker
 from marlflow.policy.actor import Actor
 from marlflow.policy.actor_critic import stochastic_actor
 from marlflow.policy.torso import MLP
@@ -65,7 +65,7 @@ class Rate(NamedTuple):
     cpu: float
 
 
-class Uniform:
+class Uniform(Matchmaker):
     """Seats `main` against a snapshot; all are as likely as each other."""
 
     def __init__(self) -> None:

@@ -142,14 +142,16 @@ An environment of your own, `conf/env/<name>.yaml`, is in
 SPOKEN = {
     "Schedule": "a schedule",
     "Optimizer": "an optimizer",
-    "Matchmaker": "a matchmaker",
     "LeagueMode": "a mode",
     "League": "a league",
     "Callable": "an import path",
     "sequence": "a list [...]",
 }
 """What a reader calls what a class of marlflow's stands for."""
-WRITTEN = {("env", "wrappers"): "wrappers by name, {<name>: {_target_: ...}}, or null"}
+WRITTEN = {
+    ("env", "wrappers"): "wrappers by name, {<name>: {_target_: ...}}, or null",
+    ("", "mapping"): "a list [...] or a matchmaker or null",
+}
 """Keys that are written otherwise than their class has them."""
 FAR = 1e5
 """Upper bounds from here on are there against slips of the pen."""

@@ -17,19 +17,19 @@ from marlflow.runs.saved_league import saved_league
 
 
 @dataclass(frozen=True)
-class WorstEnemy:
+class WorstEnemy(mf.LeagueMode):
     """Chooses the snapshot that beats the learning policy most often, or with probability `any` one of all."""
 
     any: float = 0.5
 
-    def rival(self, view: mf.LeagueView, launcher: str, role: int, generator: np.random.Generator) -> str | None:
-        """Return the member that plays against `launcher` in this game; None is the policy itself."""
+    def rival(self, view: mf.LeagueView, policy: str, role: int, generator: np.random.Generator) -> str | None:
+        """Return the member that plays against `policy` in this game; None is the policy itself."""
         snapshots = view.members.past_in(role)
         if not snapshots:
             return None
         if generator.random() < self.any:
             return str(generator.choice(snapshots))
-        return snapshots[int(view.chances(launcher, snapshots).argmin())]
+        return snapshots[int(view.chances(policy, snapshots).argmin())]
 
 
 def tic_tac_toe(env_steps: int = 40_000) -> mf.Experiment:

@@ -134,13 +134,13 @@ if TYPE_CHECKING:
         PayoffSettings,
         Pool,
         RatingSettings,
+        SnapshotRules,
         StoreSettings,
     )
     from marlflow.league.modes import PFSP, DeltaUniform, Fictitious, LatestPast, LeagueMode, LeagueView, NaiveSelfPlay
     from marlflow.league.nfsp import NFSP
-    from marlflow.league.outcomes import GameOutcome
+    from marlflow.league.payoffs import GameOutcome
     from marlflow.league.psro import PSRO
-    from marlflow.league.snapshots import SnapshotRules
     from marlflow.learner.distributed.replicas import ShardedBatch
     from marlflow.learner.extra_losses import ExtraLoss
     from marlflow.learner.learner import TorchLearner
@@ -149,8 +149,7 @@ if TYPE_CHECKING:
     from marlflow.learner.optimizer import Adam, Optimizer, TorchOptimizer
     from marlflow.learner.part_state import PartState
     from marlflow.learner.protocol import Learner
-    from marlflow.matchmaking.matchmakers import EpisodeId, Matchmaker, RandomSeats, StatefulMatchmaker
-    from marlflow.matchmaking.results import ResultsMatchmaker
+    from marlflow.matchmaking.matchmakers import EpisodeId, Matchmaker, RandomSeats
     from marlflow.observe.callback import Callback, EvaluateNow, EvaluationEvent, FaultEvent, RunEnd, StopRun
     from marlflow.observe.early_stop import EarlyStop
     from marlflow.observe.mlflow import MlflowSink
@@ -169,7 +168,7 @@ if TYPE_CHECKING:
     from marlflow.runtime.resources import Machines
     from marlflow.runtime.spec import InferencePlacement, LearnerPlacement, Resources
     from marlflow.sampling.mapping import Rule
-    from marlflow.sampling.population import PopulationChange, PopulationMatchmaker, Reset, ResettingMatchmaker
+    from marlflow.sampling.population import PopulationChange, Reset
     from marlflow.stages import (
         Adapt,
         Advantages,
@@ -208,49 +207,43 @@ if TYPE_CHECKING:
         VTrace,
     )
     from marlflow.trained.export import Exported, export
-    from marlflow.trained.load import load
-    from marlflow.trained.policy import TrainedPolicy
-    from marlflow.trained.team import Team
+    from marlflow.trained.team import Team, TrainedPolicy, load
 
 __version__ = "0.1.0"
 
 # fmt: off
 __all__ = [
-    "A2C", "A3C", "APPO", "BC", "CNN", "DDPG", "DDPPO", "DQN", "GRU", "HAPPO", "IMPALA", "LSTM", "MADDPG",
-    "MAML", "MAPPO", "MARWIL", "MASAC", "MATD3", "MLP", "NFSP", "PFSP", "PPO", "PSRO", "QMIX", "R2D2", "SAC",
-    "TD3", "VDN", "Actor", "ActorLost", "Adam", "Adapt", "Advantages", "AgentSteps", "Algorithm", "AlphaStar",
-    "ApeX", "ApplyGradients", "ArCHer", "AtMost", "Average", "Batch", "BatchedEnv", "BatchedStep",
-    "BudgetExceeded", "ByPolicy", "ByShard", "ByTask", "Callback", "Capabilities", "CheckpointConfig",
-    "CheckpointFailed", "CheckpointUnusable", "Clone", "Coefficients", "Collect", "CollectNext", "ColumnMissing",
-    "ComputeGradients", "Concat", "ConfigInvalid", "CosineDecay", "CostAdvantages", "CostLimit", "CutSequences",
-    "Decisions", "DeltaUniform", "Draw", "DropStale", "EachPolicy", "EarlyStop", "EndOfFlow", "Env",
-    "EnvironmentFailed", "EnvironmentHung", "EpisodeId", "EstimatedBatch", "EstimatedJointBatches", "EvaluateNow",
-    "Evaluation", "EvaluationEvent", "EvaluationResult", "Experiment", "Exported", "ExtraLoss", "FaultEvent", "Faults",
+    "A2C", "A3C", "APPO", "BC", "CNN", "DDPG", "DDPPO", "DQN", "GRU", "HAPPO", "IMPALA", "LSTM", "MADDPG", "MAML",
+    "MAPPO", "MARWIL", "MASAC", "MATD3", "MLP", "NFSP", "PFSP", "PPO", "PSRO", "QMIX", "R2D2", "SAC", "TD3", "VDN",
+    "Actor", "ActorLost", "Adam", "Adapt", "Advantages", "AgentSteps", "Algorithm", "AlphaStar", "ApeX",
+    "ApplyGradients", "ArCHer", "AtMost", "Average", "Batch", "BatchedEnv", "BatchedStep", "BudgetExceeded",
+    "ByPolicy", "ByShard", "ByTask", "Callback", "Capabilities", "CheckpointConfig", "CheckpointFailed",
+    "CheckpointUnusable", "Clone", "Coefficients", "Collect", "CollectNext", "ColumnMissing", "ComputeGradients",
+    "Concat", "ConfigInvalid", "CosineDecay", "CostAdvantages", "CostLimit", "CutSequences", "Decisions",
+    "DeltaUniform", "Draw", "DropStale", "EachPolicy", "EarlyStop", "EndOfFlow", "Env", "EnvironmentFailed",
+    "EnvironmentHung", "EpisodeId", "EstimatedBatch", "EstimatedJointBatches", "EvaluateNow", "Evaluation",
+    "EvaluationEvent", "EvaluationResult", "Experiment", "Exported", "ExtraLoss", "FaultEvent", "Faults",
     "Fictitious", "Flow", "Fragment", "Freely", "FromRun", "Frozen", "FunctionalEnv", "FunctionalStep",
-    "FunctionalWrapper",
-    "GameOutcome", "Gradients", "InTurn",
-    "InferencePlacement", "InfoMetric",
+    "FunctionalWrapper", "GameOutcome", "Gradients", "InTurn", "InferencePlacement", "InfoMetric",
     "InitialPriorities", "Insert", "InvalidInput", "Join", "JoinSegments", "JointAdvantages", "JointAlgorithm",
     "JointBatch", "JointBatches", "JointFragment", "JointOffPolicyActorCritic", "JointOffPolicyAlgorithm",
     "JointSegments", "JointSequenceTransitions", "JointTransitions", "KLToReference", "LatestPast", "League",
     "LeagueMode", "LeaguePlayer", "LeagueView", "Learn", "LearnInOrder", "Learner", "LearnerConfig",
-    "LearnerPlacement", "LearningAlgorithm", "Linear", "Located", "Log", "LossFunction", "LossGroup",
-    "LossTerms", "MarlflowError", "MatchRules", "Matchmaker", "MatchmakerFailed", "Member", "MetaLearn",
-    "MlflowSink", "NStep", "NaiveSelfPlay", "NestedTorsoConfig", "NetworkActor", "Normalize", "OffPolicyActorCritic",
-    "OffPolicyAlgorithm", "OfflineData", "OperatorRaised", "Optimizer", "PPOLoss", "Part", "PartState",
-    "PayoffSettings", "PiecewiseConstant", "Place", "PlacementOverrides", "Plan", "PlanInvalid", "Policy", "PolicyStop",
-    "Pool", "PopulationChange",
-    "PopulationMatchmaker", "Prioritized", "Problem", "Publish", "QNetwork", "Random", "RandomSeats", "Range",
-    "RatingSettings", "Record", "RecordsDamaged", "RecurrentPPO", "RecurrentTorso", "RecurrentTorsoConfig",
-    "Replay", "ReplayBuffer", "Report", "Reprioritize", "Reservoir", "Reset", "ResettingMatchmaker",
-    "Resources", "Result", "ResultsMatchmaker", "Rollouts", "Rotation", "RowRandom", "Rule", "RunEnd",
-    "RunInfo", "RunPlacement", "RuntimeConfig", "RuntimeFailed", "ScheduledFloat", "Scripted", "ShardedBatch",
-    "Shards", "SnapshotEnv", "SnapshotLost", "SnapshotRules", "SplitSegments", "StageFailed", "Stalled",
-    "StatefulMatchmaker", "Stop", "StopRun", "StoreSettings", "StoredReplay", "SyncTarget", "Team",
-    "TorchLearner", "TorchOptimizer", "TorsoConfig", "TrackioSink", "TrainBatch", "TrainedPolicy", "Traits",
-    "Transformer", "Transitions", "Trial", "Uniform", "Update", "UpdateMultiplier", "UserCodeFailed",
-    "UtteranceAdvantage", "Utterances", "VTrace", "WandbSink", "WeightsMismatch", "check_environment",
-    "evaluate", "export", "initial_value", "load", "merge", "placement", "plan", "resume", "source", "train",
+    "LearnerPlacement", "LearningAlgorithm", "Linear", "Located", "Log", "LossFunction", "LossGroup", "LossTerms",
+    "MarlflowError", "MatchRules", "Matchmaker", "MatchmakerFailed", "Member", "MetaLearn", "MlflowSink", "NStep",
+    "NaiveSelfPlay", "NestedTorsoConfig", "NetworkActor", "Normalize", "OffPolicyActorCritic", "OffPolicyAlgorithm",
+    "OfflineData", "OperatorRaised", "Optimizer", "PPOLoss", "Part", "PartState", "PayoffSettings", "PiecewiseConstant", "Place",
+    "PlacementOverrides", "Plan", "PlanInvalid", "Policy", "PolicyStop", "Pool", "PopulationChange", "Prioritized",
+    "Problem", "Publish", "QNetwork", "Random", "RandomSeats", "Range", "RatingSettings", "Record", "RecordsDamaged",
+    "RecurrentPPO", "RecurrentTorso", "RecurrentTorsoConfig", "Replay", "ReplayBuffer", "Report", "Reprioritize",
+    "Reservoir", "Reset", "Resources", "Result", "Rollouts", "Rotation", "RowRandom", "Rule", "RunEnd", "RunInfo",
+    "RunPlacement", "RuntimeConfig", "RuntimeFailed", "ScheduledFloat", "Scripted", "ShardedBatch", "Shards",
+    "SnapshotEnv", "SnapshotLost", "SnapshotRules", "SplitSegments", "StageFailed", "Stalled", "Stop", "StopRun",
+    "StoreSettings", "StoredReplay", "SyncTarget", "Team", "TorchLearner", "TorchOptimizer", "TorsoConfig",
+    "TrackioSink", "TrainBatch", "TrainedPolicy", "Traits", "Transformer", "Transitions", "Trial", "Uniform",
+    "Update", "UpdateMultiplier", "UserCodeFailed", "UtteranceAdvantage", "Utterances", "VTrace", "WandbSink",
+    "WeightsMismatch", "check_environment", "evaluate", "export", "initial_value", "load", "merge", "placement",
+    "plan", "resume", "source", "train",
 ]
 # fmt: on
 

@@ -184,7 +184,7 @@ def _speeds_are_measured_briefly() -> Iterator[None]:
 def drawn_curves() -> Iterator[None]:
     """Runs draw their learning curves, in spite of `_runs_draw_no_curves`."""
     from marlflow.driver import reporting
-    from marlflow.observe.curves import draw_learning_curves
+    from marlflow.observe.figure import draw_learning_curves
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reporting, "draw_learning_curves", draw_learning_curves)

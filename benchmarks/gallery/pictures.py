@@ -22,11 +22,9 @@ from marlflow.env.opening import open_adapter
 from marlflow.html_report.charts import CurveLine, drawn_curves, look
 from marlflow.html_report.measures import ReturnSeries
 from marlflow.policy.actor import EvaluationMode
-from marlflow.trained.games import Episode, play_episode
+from marlflow.trained.games import Episode, play_episode, policy_player, seating
 from marlflow.trained.play import PlayOptions, play
-from marlflow.trained.seating import policy_player, seating
-from marlflow.trained.views import frames_per_second, render_modes
-from marlflow.trained.watchers import VideoWatcher
+from marlflow.trained.views import VideoWatcher, frames_per_second, render_modes
 
 CURVE, NASH_CONV, FILM, STILL = "curve.svg", "nash_conv.svg", "film.webp", "still.webp"
 MOST_BYTES = 300_000

@@ -67,12 +67,13 @@ NAMES_BY_MODULE: Mapping[str, str] = {
         "AgentSteps AtMost EndOfFlow Flow Freely InTurn Located OperatorRaised Place Plan Rotation Traits merge source"
     ),
     "marlflow.league.alphastar": "AlphaStar",
-    "marlflow.league.league": "League LeaguePlayer MatchRules PayoffSettings Pool RatingSettings StoreSettings",
+    "marlflow.league.league": (
+        "League LeaguePlayer MatchRules PayoffSettings Pool RatingSettings SnapshotRules StoreSettings"
+    ),
     "marlflow.league.modes": "DeltaUniform Fictitious LatestPast LeagueMode LeagueView NaiveSelfPlay PFSP",
     "marlflow.league.nfsp": "NFSP",
-    "marlflow.league.outcomes": "GameOutcome",
+    "marlflow.league.payoffs": "GameOutcome",
     "marlflow.league.psro": "PSRO",
-    "marlflow.league.snapshots": "SnapshotRules",
     "marlflow.learner.extra_losses": "ExtraLoss",
     "marlflow.learner.learner": "TorchLearner",
     "marlflow.learner.loss": "LossFunction LossTerms",
@@ -97,9 +98,8 @@ NAMES_BY_MODULE: Mapping[str, str] = {
     "marlflow.replay.reservoir": "Reservoir",
     "marlflow.replay.sampling": "Prioritized Uniform",
     "marlflow.sampling.mapping": "Rule",
-    "marlflow.matchmaking.matchmakers": "EpisodeId Matchmaker RandomSeats StatefulMatchmaker",
-    "marlflow.sampling.population": "PopulationChange PopulationMatchmaker Reset ResettingMatchmaker",
-    "marlflow.matchmaking.results": "ResultsMatchmaker",
+    "marlflow.matchmaking.matchmakers": "EpisodeId Matchmaker RandomSeats",
+    "marlflow.sampling.population": "PopulationChange Reset",
     "marlflow.runtime.spec": "InferencePlacement LearnerPlacement Resources",
     "marlflow.stages": (
         "Adapt Advantages ApplyGradients Average ByPolicy ByShard ByTask Collect CollectNext ComputeGradients "
@@ -108,9 +108,7 @@ NAMES_BY_MODULE: Mapping[str, str] = {
         "SplitSegments SyncTarget UpdateMultiplier UtteranceAdvantage Utterances VTrace"
     ),
     "marlflow.trained.export": "Exported export",
-    "marlflow.trained.load": "load",
-    "marlflow.trained.policy": "TrainedPolicy",
-    "marlflow.trained.team": "Team",
+    "marlflow.trained.team": "Team TrainedPolicy load",
 }
 """Module to the names that it gives; the imports of `marlflow/__init__.py` say the same to type checkers."""
 
@@ -121,16 +119,20 @@ RENAMED: Mapping[str, str] = {
     "Checkpoints": "CheckpointConfig",
     "Cosine": "CosineDecay",
     "Inference": "InferencePlacement",
-    "KeptMatchmaker": "StatefulMatchmaker",
+    "KeptMatchmaker": "Matchmaker",
     "MetricsRecord": "Report",
     "Normalise": "Normalize",
     "Optimiser": "Optimizer",
     "Placement": "LearnerPlacement",
     "PolicyPlacement": "PlacementOverrides",
+    "PopulationMatchmaker": "Matchmaker",
     "Recorded": "OfflineData",
     "Reservation": "Resources",
+    "ResettingMatchmaker": "Matchmaker",
+    "ResultsMatchmaker": "Matchmaker",
     "RuntimeChoice": "RuntimeConfig",
     "Setting": "ScheduledFloat",
+    "StatefulMatchmaker": "Matchmaker",
     "Step": "PiecewiseConstant",
     "TorchOptimiser": "TorchOptimizer",
     "at_start": "initial_value",

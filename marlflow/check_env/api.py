@@ -1,4 +1,4 @@
-"""Runs PettingZoo's own environment tests, and collects their warnings."""
+"""Runs PettingZoo's own environment tests, and one of marlflow's own for batched versions; collects their warnings."""
 
 from __future__ import annotations
 
@@ -8,20 +8,71 @@ import sys
 import traceback
 import warnings
 from bdb import BdbQuit
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pettingzoo
 
-from marlflow.base.errors import DEBUGGER_QUIT
-from marlflow.check_env.outcome import Kind, Masks, TestOutcome
-from marlflow.check_env.same_spaces import SameSpaces
+from marlflow.base.arrays import Array
+from marlflow.base.errors import DEBUGGER_QUIT, MarlflowError
+from marlflow.base.info_columns import InfoColumn, InfoColumns
+from marlflow.batches.batch import Batch
+from marlflow.check_env.outcome import BATCHED_TEST, Kind, Masks, TestOutcome
+from marlflow.check_env.play import random_actor
+from marlflow.check_env.seats import Seats
+from marlflow.env.batched.versions import BatchedMaker
 from marlflow.env.frames import their_frames
 from marlflow.observe.first_lines import FirstLines
+from marlflow.sampling import Receipt, RolloutWorker, SamplerConfig
 from marlflow.sampling.env_closing import close_within
 from marlflow.sampling.watchdog import Overdue, Watchdog
+
+_METHODS = ("observation_space", "action_space")
+
+
+class SameSpaces:
+    """Replaces equal spaces by the first one, and remembers the methods that made them, in order.
+
+    PettingZoo's API test ends at the first method that returns a copy, so it would check nothing else. Spaces that
+    differ in value are passed on, and fail it.
+    """
+
+    def __init__(self) -> None:
+        self.copied: dict[str, None] = {}
+
+    def of(self, env: Any) -> Any:
+        """Return the environment, with both of its methods replaced."""
+        for name in _METHODS:
+            setattr(env, name, self._same(name, getattr(env, name)))
+        return env
+
+    def _same(self, name: str, method: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        first: dict[Any, Any] = {}
+
+        def space(agent: Any) -> Any:
+            made = method(agent)
+            kept = first.setdefault(agent, made)
+            if kept is made or kept != made:
+                return made
+            self.copied[name] = None
+            return kept
+
+        return space
+
+    def note(self) -> str:
+        """Return what to say of the methods that made copies; "" if none did."""
+        if not self.copied:
+            return ""
+        methods = " and ".join(f"{name}(agent)" for name in self.copied)
+        return (
+            f"{methods} returned a new object at each call. Training compares spaces by value and is not affected, but "
+            "PettingZoo asks for the same object: env.action_space(agent).seed(7) would seed a copy that nobody "
+            "samples from. Keep spaces in a dictionary, or decorate the method with functools.lru_cache(maxsize=None)"
+        )
+
 
 # Env steps (of an AEC environment: times agents) that each test takes at most; PettingZoo's own default is 1,000.
 _CYCLES = 250
@@ -150,3 +201,71 @@ def _where(error: BaseException) -> str:
     # Without PettingZoo's own frames: the test may have found the error itself.
     frames = [frame for frame in their_frames(error) if not frame.filename.startswith(_PETTINGZOO)]
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+
+
+_NUM_ENVS = 3
+# Fragments of several lengths, so that episodes are cut at many places.
+_TICKS = (1, 6, 40, 3, 100)
+
+
+def compare_batched(
+    make_env: Callable[[], Any],
+    make_batched: BatchedMaker | None,
+    seats: Seats,
+    seed: int,
+    step_timeout_s: float | None,
+) -> tuple[TestOutcome, ...]:
+    """Collect random rows of the same episodes by both, and compare all of them, number for number.
+
+    Returns nothing if there is no batched version.
+    """
+    if make_batched is None:
+        return ()
+    if not seats.reproducible:
+        why = 'its metadata["reproducible"] is False: an episode in a batch is another one than alone'
+        return (TestOutcome(BATCHED_TEST, "left out", why),)
+    actors = {policy: partial(random_actor, spaces) for policy, spaces in seats.spaces.items()}
+    workers: list[RolloutWorker] = []
+    try:
+        # In infos of AEC environments, no sum can be read.
+        keys = make_batched.info_keys() if seats.parallel else ()
+        columns = InfoColumns(tuple(InfoColumn(key, key, policies=frozenset(actors)) for key in keys))
+        for make in (make_batched, None):
+            config = SamplerConfig(make_env, range(_NUM_ENVS), seats.mapping, seed, make_batched=make, columns=columns)
+            workers.append(RolloutWorker(config, actors, Watchdog(step_timeout_s)))
+        for ticks in _TICKS:
+            (receipt, batches), (single_receipt, single_batches) = (worker.collect(ticks) for worker in workers)
+            if (found := _difference(batches, single_batches) or _of_results(receipt, single_receipt)) is not None:
+                return (TestOutcome(BATCHED_TEST, "failed", f"{found} from the same episode stepped alone"),)
+    except MarlflowError as error:
+        return (TestOutcome(BATCHED_TEST, "failed", str(error)),)
+    finally:
+        for worker in workers:
+            worker.close()
+    return (TestOutcome(BATCHED_TEST, "passed"),)
+
+
+def _difference(batches: Mapping[str, Batch], others: Mapping[str, Batch]) -> str | None:
+    for policy, batch in batches.items():
+        other = others[policy]
+        # The segments' table first: rows can be compared only if they are of the same steps.
+        for name, column in {**batch.segments, **batch.columns}.items():
+            expected = {**other.segments, **other.columns}[name]
+            if (row := _first_difference(column, expected)) is not None:
+                return f"{name} of {policy!r} differs in row {row}"
+    return None
+
+
+def _of_results(receipt: Receipt, other: Receipt) -> str | None:
+    pairs = zip(receipt.episodes, other.episodes, strict=False)
+    differing = next((ours.env for ours, theirs in pairs if ours != theirs), None)
+    if differing is None and len(receipt.episodes) == len(other.episodes):
+        return None
+    return f"the result of an episode differs (env {differing})"
+
+
+def _first_difference(column: Array, other: Array) -> int | None:
+    if column.shape != other.shape or column.dtype != other.dtype:
+        return 0
+    differs = (column != other).reshape(len(column), -1).any(axis=1) if len(column) else np.zeros(0, bool)
+    return int(differs.argmax()) if differs.any() else None

@@ -11,17 +11,14 @@ from pettingzoo import AECEnv
 
 from marlflow.base.errors import ConfigInvalid, EnvironmentFailed, MarlflowError
 from marlflow.base.progress import progress
-from marlflow.check_env.api import as_note, run_tests
-from marlflow.check_env.balance import unbalanced
-from marlflow.check_env.batched import compare_batched
+from marlflow.check_env.api import as_note, compare_batched, run_tests
 from marlflow.check_env.findings import Findings
 from marlflow.check_env.outcome import Kind, Masks, Trial
 from marlflow.check_env.play import Played, play
 from marlflow.check_env.reproduce import difference
-from marlflow.check_env.seats import Seats, seats_of
+from marlflow.check_env.seats import Seats, seats_of, suitable
 from marlflow.check_env.speed import measure_speed
-from marlflow.check_env.suitable import suitable
-from marlflow.check_env.summary import episodes_of, groups_of
+from marlflow.check_env.summary import episodes_of, groups_of, unbalanced
 from marlflow.config.environment import environment_maker, environment_name, opened
 from marlflow.config.experiment import Env
 from marlflow.config.records import played_environment

@@ -9,11 +9,9 @@ from gymnasium import spaces as gym
 
 from marlflow.base.errors import EnvironmentHung, UserCodeFailed
 from marlflow.base.spaces import DISCRETE_KINDS
-from marlflow.check_env.ledger import without_own_frames
 from marlflow.check_env.outcome import BATCHED_TEST, EnvProblem, Episodes, GroupOutcome, Kind, Speed, TestOutcome, Trial
-from marlflow.check_env.play import Played
-from marlflow.check_env.seats import SeatGroup, Seats
-from marlflow.check_env.suitable import LEARNING
+from marlflow.check_env.play import Played, without_own_frames
+from marlflow.check_env.seats import LEARNING, SeatGroup, Seats
 from marlflow.sampling import group
 
 _TESTS_URL = "https://pettingzoo.farama.org/content/environment_tests"

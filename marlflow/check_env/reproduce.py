@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from marlflow.base.random import episode_seed
-from marlflow.check_env.dice import Dice
+from marlflow.check_env.play import Dice
 from marlflow.env import EnvAdapter, StepResult, open_adapter
 from marlflow.sampling.env_closing import close_within
 

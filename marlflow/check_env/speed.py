@@ -14,11 +14,9 @@ from pettingzoo import AECEnv
 
 from marlflow.base.random import episode_seed
 from marlflow.batches.items import as_it_is
-from marlflow.check_env.dice import Dice
 from marlflow.check_env.outcome import Speed
-from marlflow.check_env.play import random_actor
-from marlflow.check_env.seats import Seats
-from marlflow.check_env.suitable import Suitable
+from marlflow.check_env.play import Dice, random_actor
+from marlflow.check_env.seats import Seats, Suitable
 from marlflow.sampling import Receipt, RolloutWorker, SamplerConfig
 from marlflow.sampling.env_closing import close_within
 
@@ -44,11 +42,15 @@ def measure_speed(
         finally:
             worker.close()
             bare.close()
-    rate, best = max(((_rate(receipt), receipt) for receipt in receipts), key=lambda measure_speed: measure_speed[0])
-    seconds = best.env_s + best.policy_s + best.bookkeeping_s
+    spent = [(receipt, receipt.env_s + receipt.policy_s + receipt.bookkeeping_s) for receipt in receipts]
+    best, seconds = max(spent, key=lambda one: one[0].env_steps / one[1])
     shares = (part / seconds for part in (best.env_s, best.policy_s, best.bookkeeping_s))
     return Speed(
-        max(bare_rates), rate, num_envs, ", ".join(dict.fromkeys(fit.network for fit in fits.values())), *shares
+        max(bare_rates),
+        best.env_steps / seconds,
+        num_envs,
+        ", ".join(dict.fromkeys(fit.network for fit in fits.values())),
+        *shares,
     )
 
 
@@ -62,10 +64,6 @@ def _alternate(bare: _BareEnv, worker: RolloutWorker, num_envs: int) -> tuple[li
         receipts.append(worker.collect(ticks)[0])
         bare_rates.append(bare.rate(_ROUND_S))
     return bare_rates, receipts
-
-
-def _rate(receipt: Receipt) -> float:
-    return receipt.env_steps / (receipt.env_s + receipt.policy_s + receipt.bookkeeping_s)
 
 
 class _BareEnv:

@@ -11,7 +11,7 @@ from marlflow.config.environment import environment_name
 from marlflow.config.experiment import Experiment, LearnerConfig, Policy
 from marlflow.config.learners import learner_subject, learners_of, subject_of
 from marlflow.env import EnvAdapter
-from marlflow.matchmaking.failures import matchmaker_name
+from marlflow.matchmaking.matchmakers import matchmaker_name
 from marlflow.policy.recurrent import RecurrentTorsoConfig
 from marlflow.runtime.spec import LearnerSpec
 

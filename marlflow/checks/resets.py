@@ -10,9 +10,8 @@ from marlflow.base.sentences import meant
 from marlflow.config.experiment import Experiment, LearnerConfig, PolicyStop
 from marlflow.env.frames import raised
 from marlflow.league.alphastar import AlphaStar
-from marlflow.matchmaking.failures import matchmaker_name
+from marlflow.matchmaking.matchmakers import Matchmaker, matchmaker_name
 from marlflow.runtime.spec import RunSpec
-from marlflow.sampling.population import ResettingMatchmaker
 
 _RESET_TO: Final = "league.matchmaker.reset_to"
 _SNAPSHOT: Final = re.compile(r"(.+)@([1-9]\d*)")
@@ -20,7 +19,7 @@ _SNAPSHOT: Final = re.compile(r"(.+)@([1-9]\d*)")
 
 def reset_problems(matchmaker: object, spec: RunSpec, learners: Mapping[str, LearnerConfig]) -> Iterator[str]:
     """Yield why policies of a matchmaker's `reset_policies` cannot be reset; nothing for other matchmakers."""
-    if not isinstance(matchmaker, ResettingMatchmaker):
+    if not isinstance(matchmaker, Matchmaker):
         return
     name = matchmaker_name(matchmaker)
     try:

@@ -10,16 +10,15 @@ from marlflow.base.sentences import meant
 from marlflow.base.spaces import Spaces
 from marlflow.config.experiment import Experiment, LearnerConfig, Policy
 from marlflow.config.placement import placements
-from marlflow.league.modes import SharingMode
 from marlflow.runtime.spec import LearnerPlacement
 
 
 def with_sources_of_mode(experiment: Experiment) -> Experiment:
     """Return a copy in which policies without `learns_from` have the default of the league's mode, if any."""
     mode = None if experiment.league is None else experiment.league.matchmaker
-    if not isinstance(mode, SharingMode):
+    if mode is None or not (sources_of := mode.learns_from()):
         return experiment
-    defaults = {name: tuple(sources) for name, sources in mode.learns_from().items()}
+    defaults = {name: tuple(sources) for name, sources in sources_of.items()}
     policies = {
         name: replace(policy, learns_from=defaults.get(name)) if policy.learns_from is None else policy
         for name, policy in experiment.policies.items()

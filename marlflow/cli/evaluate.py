@@ -26,8 +26,7 @@ def run_evaluate(arguments: Arguments) -> int:
     which = which_checkpoint(arguments["checkpoint"])
     names = [*arguments["members"], *arguments["against"]]
     runs = {shown: checked_run(shown, "evaluate", which, names).resolve() for shown in arguments.operands}
-    from marlflow.driver.evaluation_files import as_json, write_evaluation
-    from marlflow.driver.evaluation_tables import as_tables
+    from marlflow.driver.evaluation_files import as_json, as_tables, write_evaluation
 
     with shown_progress():
         found = {shown: _evaluate(run_dir, which, arguments) for shown, run_dir in runs.items()}

@@ -10,7 +10,7 @@ from marlflow.cli.progress import shown_progress
 from marlflow.cli.run_folder import CHECKPOINT, STRICT, checked_run, which_checkpoint
 
 if TYPE_CHECKING:
-    from marlflow.trained.export_check import OutputDifference
+    from marlflow.trained.export import OutputDifference
 
 
 def run_export(arguments: Arguments) -> int:

@@ -37,8 +37,7 @@ def run_league(arguments: Arguments) -> int:
 def _show(league: SavedLeague, run_dir: Path) -> None:
     from marlflow.html_report.extras import league_acting
     from marlflow.html_report.runs import configuration
-    from marlflow.league.figures import draw_payoffs, draw_ratings
-    from marlflow.league.payoff_table import write_payoffs
+    from marlflow.league.figures import draw_payoffs, draw_ratings, write_payoffs
     from marlflow.league.standings import standings, standings_text
 
     shown = standings(league.members, league.payoffs, league.ratings, league.versions())

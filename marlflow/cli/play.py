@@ -24,8 +24,8 @@ def run_play(arguments: Arguments) -> int:
     names = [*seats.values(), *([arguments["against"]] if arguments["against"] else [])]
     run_dir = checked_run(arguments.operands[0], "play", which, names, arguments["as"], seats)
     options = _options(arguments, run_dir, seats)
-    from marlflow.trained.load import load
     from marlflow.trained.play import play
+    from marlflow.trained.team import load
 
     team = load(run_dir, which, trust=None if arguments["trust"] else (), strict=arguments["strict"])
     # Where a person looks at a window or types, nothing else may write to the terminal.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def run_report(arguments: Arguments) -> int:
     """Write the report and print its final returns; return 0. Raises InvalidInput."""
-    from marlflow.html_report.grouping import Grouping
+    from marlflow.html_report.groups import Grouping
     from marlflow.html_report.report import write_report
     from marlflow.html_report.texts import count
 

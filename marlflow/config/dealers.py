@@ -10,7 +10,7 @@ from marlflow.config.league import league_matchmaker
 from marlflow.league.league import StoreSettings
 from marlflow.league.sides import sides_of
 from marlflow.matchmaking.dealer import Dealer
-from marlflow.matchmaking.matchmakers import Matchmaker
+from marlflow.matchmaking.matchmakers import MatchmakerFunction
 from marlflow.sampling.frozen_store import FrozenStore
 
 
@@ -25,7 +25,7 @@ def dealer_of(checked: CheckedExperiment, store: FrozenStore | None = None) -> D
     Frozen entries are held in `store`; None: in memory.
     """
     experiment = checked.experiment
-    matchmaker: Matchmaker | None = None
+    matchmaker: MatchmakerFunction | None = None
     if experiment.league is not None:
         sides, _ = sides_of(experiment.league.sides, checked.agents)
         matchmaker = dealing = league_matchmaker(

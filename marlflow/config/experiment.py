@@ -29,7 +29,7 @@ from marlflow.base.schedules import OrSchedule
 from marlflow.env.simulators.pettingzoo_registry import TARGET as PETTINGZOO
 from marlflow.flow.relocate import Where
 from marlflow.league.league import League
-from marlflow.matchmaking.matchmakers import Matchmaker
+from marlflow.matchmaking.matchmakers import MatchmakerFunction
 from marlflow.observe.callback import Callback
 from marlflow.policy.actor import AskedMode
 from marlflow.policy.torso import MLP, TorsoConfig
@@ -346,7 +346,7 @@ class Experiment:
 
     env: Env
     policies: Mapping[str, Policy] = field(default_factory=dict)
-    mapping: Sequence[Rule] | Matchmaker | None = None
+    mapping: Sequence[Rule] | MatchmakerFunction | None = None
     default_policy: Policy = field(default_factory=Policy)
     rollouts: Rollouts = field(default_factory=Rollouts)
     placement: RunPlacement = field(default_factory=RunPlacement)

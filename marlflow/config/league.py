@@ -23,18 +23,13 @@ from marlflow.league.league import League
 from marlflow.league.members import Members
 from marlflow.league.modes import (
     PFSP,
-    CheckedMode,
     DeltaUniform,
     Fictitious,
     LatestPast,
     LeagueMode,
-    MetaGameMode,
-    SeatingMode,
-    SnapshottingMode,
 )
 from marlflow.league.nfsp import NFSP
-from marlflow.league.outcomes import scores_by, trial_result
-from marlflow.league.payoffs import Payoffs
+from marlflow.league.payoffs import Payoffs, scores_by, trial_result
 from marlflow.league.ratings import Ratings
 from marlflow.league.sides import Sides, sides_of
 from marlflow.matchmaking.matchmakers import TRIAL, AllowedSeats, EpisodeId, change_of, deal_one
@@ -220,7 +215,7 @@ def _symmetry_problems(league: League, sides: Sides, adapter: EnvAdapter) -> Ite
 
 
 def _share_problems(league: League, live: Sequence[str]) -> Iterator[str]:
-    if isinstance(league.matchmaker, SeatingMode):
+    if league.matchmaker.seats_all_roles:
         name = mode_name(league.matchmaker)
         for policy, player in league.players.items():
             if player.share != 1.0:
@@ -235,7 +230,7 @@ def _share_problems(league: League, live: Sequence[str]) -> Iterator[str]:
 def _snapshot_problems(league: League) -> Iterator[str]:
     rules, mode = league.snapshots, league.matchmaker
     by_steps = rules.every_agent_steps is not None or rules.timeout_agent_steps is not None
-    if rules.at_start or by_steps or isinstance(mode, SnapshottingMode):
+    if rules.at_start or by_steps or mode.has_snapshot_rules:
         return
     if rules.win_rate is not None:
         yield (
@@ -305,7 +300,7 @@ def num_referees(experiment: Experiment) -> int:
 
 def is_meta_game(league: League) -> bool:
     """Return whether the mode of a league says itself which matches are played."""
-    return isinstance(league.matchmaker, MetaGameMode)
+    return league.matchmaker.has_meta_game
 
 
 def _trial_problems(
@@ -313,7 +308,7 @@ def _trial_problems(
 ) -> list[str]:
     """Deal some games as at the start of the run, in case the mode is a user's own."""
     matchmaker, population = league_matchmaker(league, sides, agents, live, seed), Population(agents)
-    if isinstance(league.matchmaker, CheckedMode) and (found := league.matchmaker.problems(matchmaker.members)):
+    if found := league.matchmaker.problems(matchmaker.members):
         return [f"league.matchmaker: {problem}" for problem in found]
     try:
         change = change_of(matchmaker, population, dict.fromkeys(live, 0), dict.fromkeys(live, 0))

@@ -18,17 +18,18 @@ from marlflow.config.experiment import Experiment, Policy
 from marlflow.config.learners import listed_policies, policy_settings
 from marlflow.config.opponents import only_opponents
 from marlflow.env import EnvAdapter
-from marlflow.matchmaking.failures import matchmaker_name
 from marlflow.matchmaking.matchmakers import (
     TRIAL,
     AllowedSeats,
     EpisodeId,
-    Matchmaker,
+    MatchmakerFunction,
     change_of,
     deal_one,
+    matchmaker_name,
+    matchmaker_of,
 )
 from marlflow.sampling.mapping import ByGroup, ByRules, Rule, assign, group, policy_of
-from marlflow.sampling.population import Population, PopulationMatchmaker
+from marlflow.sampling.population import Population
 
 TRIAL_EPISODES = 200
 _NOT_RECORDED: Final[Mapping[str, str]] = MappingProxyType({})
@@ -143,7 +144,7 @@ def _by_rules(
 
 
 def _by_matchmaker(
-    experiment: Experiment, matchmaker: Matchmaker, adapter: EnvAdapter, problems: Problems
+    experiment: Experiment, matchmaker: MatchmakerFunction, adapter: EnvAdapter, problems: Problems
 ) -> PolicyAssignment:
     name, policies = matchmaker_name(matchmaker), {**experiment.policies, **listed_policies(experiment)}
     unassigned = PolicyAssignment(policies, {}, None)
@@ -171,20 +172,18 @@ def _by_matchmaker(
 
 
 def _on_trial(
-    matchmaker: Matchmaker, agents: Sequence[str], policies: Sequence[str], learning: Sequence[str], seed: int
+    matchmaker: MatchmakerFunction, agents: Sequence[str], policies: Sequence[str], learning: Sequence[str], seed: int
 ) -> list[dict[str, str]]:
     """Return the matchups of trial episodes, as policies in place of their frozen versions."""
     try:
         # The trial uses a copy, so that the run starts with a matchmaker in its initial state.
-        trial_matchmaker = copy.deepcopy(matchmaker)
+        trial_matchmaker = matchmaker_of(copy.deepcopy(matchmaker))
     except Exception as error:
         where, reason = f"matchmaker {matchmaker_name(matchmaker)}", f"{type(error).__name__}: {error}"
         raise MatchmakerFailed(where, f"it cannot be copied, to be tried before the run ({reason})") from error
     population = Population(dict.fromkeys(policies, agents))
-    if isinstance(trial_matchmaker, PopulationMatchmaker):
-        none_yet = {name: Weights(0, None) for name in learning}
-        change = change_of(trial_matchmaker, population, dict.fromkeys(learning, 0), dict.fromkeys(policies, 0))
-        population.apply(change, none_yet, {})
+    change = change_of(trial_matchmaker, population, dict.fromkeys(learning, 0), dict.fromkeys(policies, 0))
+    population.apply(change, {name: Weights(0, None) for name in learning}, {})
     # All seats are allowed: which spaces fit is known only after the trial.
     seats = AllowedSeats(agents, population.fits)
     dealt = [deal_one(trial_matchmaker, seats, EpisodeId(TRIAL, episode), seed) for episode in range(TRIAL_EPISODES)]

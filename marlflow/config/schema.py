@@ -24,6 +24,7 @@ from marlflow.config.learners import without_algorithm
 from marlflow.config.policy_assignment import PlaceholderMatchmaker
 from marlflow.config.renamed import KEYS, unknown_key
 from marlflow.config.target_nodes import TARGET, target_node, without_positional
+from marlflow.config.wrong_types import uncalled_method
 from marlflow.env.make import Wrapper
 from marlflow.learner.extra_losses import ExtraLoss
 from marlflow.sampling.mapping import Rule
@@ -132,7 +133,9 @@ def _mapping(value: Any, problems: list[str]) -> Any:
     if isinstance(value, Mapping) and TARGET in value:
         needs = "is no matchmaker: it cannot be called with an episode's id, the agents and a generator"
         matchmaker = _user_callable(value, "mapping", 3, needs, problems)
-        return PlaceholderMatchmaker() if matchmaker is LEFT else matchmaker
+        uncalled = list(uncalled_method(matchmaker))
+        problems.extend(uncalled)
+        return PlaceholderMatchmaker() if uncalled or matchmaker is LEFT else matchmaker
     if not isinstance(value, list | tuple):
         problems.append(
             "mapping must be a list of rules [{match: <agents>, policy: <id>}, ...], or a matchmaker "

@@ -275,7 +275,7 @@ _LEAGUE_SETTINGS: Final[AllowedByKey] = {
     "ratings": _settings("RatingSettings"),
     "matches": _settings("MatchRules"),
     "store": _settings("StoreSettings"),
-    "snapshots": _settings("SnapshotRules", "marlflow.league.snapshots"),
+    "snapshots": _settings("SnapshotRules", "marlflow.league.league"),
     # Members of other runs and exported files are read as data, and checked like this.
     OTHERS: ANYTHING,
 }

@@ -8,6 +8,8 @@ from typing import Any
 from marlflow.config.comments import files
 from marlflow.config.experiment import Env, Policy
 from marlflow.league.league import League
+from marlflow.league.modes import LeagueMode
+from marlflow.matchmaking.matchmakers import Matchmaker, matchmaker_name
 from marlflow.sampling.mapping import Rule
 
 
@@ -34,8 +36,23 @@ def other_kinds(env: Any, policies: Any, default_policy: Any, mapping: Any, leag
             f"mapping is {mapping!r}, neither a list of rules, such as [Rule('adversary_*', 'hunters'), ...], nor a "
             "matchmaker, such as RandomSeats(['hunters', 'prey'])"
         )
+    yield from uncalled_method(mapping)
     if not (league is None or isinstance(league, League)):
         yield f"league is {_shown(league)}, not a League; write League(PFSP())"
+    elif not isinstance(mode := getattr(league, "matchmaker", LeagueMode()), LeagueMode):
+        name = type(mode).__name__
+        yield f"league.matchmaker: {name} is no LeagueMode; derive it from marlflow.LeagueMode"
+
+
+def uncalled_method(mapping: Any) -> Iterator[str]:
+    """Yield a method of a matchmaker that would never be called."""
+    if isinstance(mapping, Matchmaker):
+        return
+    for method in vars(Matchmaker):
+        if callable(mapping) and not method.startswith("_") and callable(getattr(mapping, method, None)):
+            name = matchmaker_name(mapping)
+            yield f"mapping: {name} has a method {method} and is no matchmaker; derive it from marlflow.Matchmaker"
+            return
 
 
 def _shown(value: object) -> str:

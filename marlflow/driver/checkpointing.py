@@ -1,24 +1,28 @@
-"""Checkpointing: saves and restores the runtime's files and the driver's state."""
+"""Checkpoints of a run: when they are taken, and the saved states of runtime, driver and queued items."""
 
 from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from types import NoneType
 from typing import Any
 
 from filelock import FileLock, Timeout
 
-from marlflow.base.errors import CheckpointFailed, CheckpointUnusable, ConfigInvalid
+from marlflow.base.errors import ActorLost, CheckpointFailed, CheckpointUnusable, ConfigInvalid, FaultKind
 from marlflow.base.serialization import Tree, from_bytes, to_bytes
+from marlflow.batches.items import Fragment, Inserted, JointFragment, Packed, Update
 from marlflow.config.checked import CheckedExperiment
 from marlflow.config.environment import environment_identity
 from marlflow.config.league_members import FROM, MEMBER, POLICY
+from marlflow.driver.faults import FaultBudget
 from marlflow.driver.other_runs import files_of_other_runs, hash_of, source_of
-from marlflow.driver.queued_items import QueuedItems
+from marlflow.driver.run_metrics import RunMetrics
+from marlflow.driver.service import Service
 from marlflow.league.sides import sides_of
 from marlflow.runs.checkpoint_files import RowsFile, rows_file
 from marlflow.runs.checkpoint_notes import Notes, as_text, notes_of
@@ -28,6 +32,7 @@ from marlflow.runs.run_state import LOCK
 from marlflow.runs.saved_runs import DRIVER, folder, newest, usable
 from marlflow.runtime.protocol import Runtime
 from marlflow.sampling.protocol import FrozenPolicy
+from marlflow.sampling.receipts import Fault
 from marlflow.sampling.saved_state import ResumeReport
 
 log = logging.getLogger("marlflow")
@@ -275,3 +280,97 @@ def _link_remedy(path: str, saved: Any, current: Any) -> str:
         return ""
     link = shlex.join(["ln", "-s", str(Path(current).absolute()), saved])
     return f"; if it was moved, move it back or link it ({link}), and leave {path} as it was"
+
+
+_KINDS: Mapping[str, Any] = {kind.__name__: kind for kind in (Fragment, JointFragment, Packed, Inserted, Update)}
+
+
+class QueuedItems:
+    """Converts items to trees and back; `payloads` has the rows of all items in order."""
+
+    def __init__(self, payloads: Sequence[Any] = ()) -> None:
+        self.payloads = list(payloads)
+
+    def to_tree(self, item: Any) -> Tree:
+        """Return an item's tree; raise CheckpointFailed for a user's own type."""
+        kind = type(item).__name__
+        if _KINDS.get(kind) is not type(item):
+            raise CheckpointFailed(f"{item!r} waits in the plan, and only {', '.join(_KINDS)} can be kept")
+        tree = {field.name: getattr(item, field.name) for field in fields(item)}
+        # The tree has indices of payloads, because payloads are serialized where their rows are: by the runtime.
+        if "payloads" in tree:
+            tree["payloads"] = [len(self.payloads) + place for place in range(len(item.payloads))]
+            self.payloads.extend(item.payloads)
+        if "loss" in tree:
+            tree["loss"] = dict(item.loss)
+        return {"kind": kind, **tree}
+
+    def from_tree(self, tree: Tree) -> Any:
+        """Return the item that `to_tree` was called with."""
+        # Serialization turns tuples into lists.
+        values: dict[str, Any] = {
+            name: tuple(value) if name in ("payloads", "keys", "finished") else value for name, value in tree.items()
+        }
+        kind = _KINDS[str(values.pop("kind"))]
+        if "payloads" in values:
+            values["payloads"] = tuple(self.payloads[number] for number in values["payloads"])
+        return kind(**values)
+
+
+class CheckpointTiming(Service):
+    """Calls `save` after the first round and then every `every_env_steps`; None: only at the end of the run.
+
+    A failed checkpoint is a fault. `failure` is the error of the last attempt, or None.
+    """
+
+    def __init__(
+        self,
+        every_env_steps: int | None,
+        metrics: RunMetrics,
+        checkpointer: Checkpointer,
+        save: Callable[[], Path],
+        budget: FaultBudget,
+    ) -> None:
+        self._every = every_env_steps
+        self._metrics = metrics
+        self._checkpointer = checkpointer
+        self._save = save
+        self._budget = budget
+        # Due after the first round, so that a folder that cannot be written is noticed at the start (decision 0024).
+        self._due = 0
+
+    @property
+    def has_news(self) -> bool:
+        """Whether env steps were taken since the last checkpoint."""
+        return self._metrics.env_steps not in (0, self._checkpointer.saved_at)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a checkpoint is due after this round."""
+        return self._every is not None and self._metrics.env_steps >= self._due
+
+    def resumed(self, checkpoint: Checkpoint, report: ResumeReport) -> None:
+        if self._every is not None:
+            self._due = self._metrics.env_steps + self._every
+
+    def after_training(self) -> None:
+        if self.has_news and self.failure is None and self._budget.failure is None:
+            self.take()
+
+    def take(self) -> None:
+        """Take a checkpoint while nothing is in flight; count a failure as a fault."""
+        while self._every is not None and self._metrics.env_steps >= self._due:
+            self._due += self._every
+        try:
+            try:
+                path = self._save()
+            except ActorLost:
+                # The process may have been lost earlier and only noticed now; by now it has been replaced.
+                path = self._save()
+        except (ActorLost, CheckpointFailed) as failure:
+            where = f"checkpoint at {self._metrics.env_steps} env steps"
+            self._budget.faulted(Fault(FaultKind.CHECKPOINTS_FAILED, where, str(failure), "", 0))
+            self.failure = failure
+            return
+        self.failure = None
+        log.info("checkpoint %s", path)

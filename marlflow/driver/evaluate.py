@@ -15,12 +15,11 @@ from marlflow.config.checked import CheckedExperiment
 from marlflow.config.experiment import Experiment
 from marlflow.config.records import unlike_the_records
 from marlflow.driver.entrants import Entrants
-from marlflow.driver.evaluation_tables import as_table
+from marlflow.driver.evaluation_files import as_table
 from marlflow.driver.saved_experiment import FinishedRun, finished_run, sides_or_none
 from marlflow.driver.tournament import Tournament, found_pairs, pair_games, team_games
 from marlflow.flow import Executor, Plan, source
-from marlflow.league.comparison import ComparedGame, Comparison
-from marlflow.league.policy_returns import PolicyReturns
+from marlflow.league.comparison import ComparedGame, Comparison, PolicyReturns
 from marlflow.league.sides import Sides
 from marlflow.policy.actor import AskedMode, EvaluationMode, EvaluationModes
 from marlflow.runs.known_names import RANDOM, TEAM

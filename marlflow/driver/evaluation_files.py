@@ -1,20 +1,166 @@
-"""The files of an evaluation in a run's folder: `evaluations/<n>.json` with every episode, and `matrix.csv`."""
+"""The results of an evaluation as text, and as files: `evaluations/<n>.json` with every episode, and `matrix.csv`."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.files import write_new
 from marlflow.base.links import check_links
+from marlflow.base.return_units import Units
 from marlflow.driver.evaluate import EvaluationResult
-from marlflow.league.comparison import CONFIDENCE, Comparison, Results
-from marlflow.league.policy_returns import PolicyReturns
+from marlflow.league.comparison import (
+    CONFIDENCE,
+    Comparison,
+    Estimate,
+    PolicyReturns,
+    Results,
+    is_constant_sum,
+    side_scores,
+)
+from marlflow.league.game_statistics import NO_WINNER
+
+if TYPE_CHECKING:
+    from marlflow.driver.evaluate import EvaluationResult
+
+
+_OUTCOMES = ("win", "draw", "loss")
+_RETURN = {"mean": "return per agent", "sum": "return, sum over agents"}
+
+
+def as_table(evaluation: EvaluationResult) -> str:
+    """Return the results as text: one line for each policy, or for each pair."""
+    return as_tables({"": evaluation})
+
+
+def as_tables(evaluations: Mapping[str, EvaluationResult], units: Units = "mean") -> str:
+    """Return the results of several runs, by name, as a table of policies and one of pairs, with returns in `units`."""
+    parts = []
+    together = {run: one for run, one in evaluations.items() if one.returns}
+    pairs = {run: one for run, one in evaluations.items() if one.comparisons}
+    for of_runs, table in ((together, _policy_rows), (pairs, _pair_rows)):
+        if of_runs:
+            rows = list(table(of_runs, units))
+            # One run needs no column with its name.
+            parts.append("\n".join(_aligned([row[1:] for row in rows] if len(evaluations) == 1 else rows)))
+    notes = [
+        note for run, one in evaluations.items() for note in _notes(one, f"{run}: " if len(evaluations) > 1 else "")
+    ]
+    return "\n".join([*parts, *notes])
+
+
+def _policy_rows(evaluations: Mapping[str, EvaluationResult], units: Units) -> Iterator[list[str]]:
+    every = [policy for one in evaluations.values() for policy in one.returns]
+    outcomes = any(policy.win is not None for policy in every)
+    infos = list(dict.fromkeys(name for policy in every for name in policy.infos))
+    titles = ["run", "policy", "episodes", f"{_RETURN[units]} [95 %]", "iqm", "median", "length"]
+    yield [*titles, *infos, *(_OUTCOMES if outcomes else ())]
+    for run, one in evaluations.items():
+        for policy in one.returns:
+            of = policy.returns(units)
+            row = [run, policy.policy, f"{policy.episodes:,}", _with_interval(of.mean)]
+            row += [f"{of.iqm:.2f}", f"{of.median:.2f}", f"{policy.length:.1f}"]
+            row += [_with_interval(policy.infos[name]) if name in policy.infos else "-" for name in infos]
+            shares = (policy.win, policy.draw, policy.loss)
+            yield [*row, *(["-" if share is None else _with_interval(share) for share in shares] if outcomes else ())]
+
+
+def _pair_rows(evaluations: Mapping[str, EvaluationResult], units: Units) -> Iterator[list[str]]:
+    every = [one for evaluation in evaluations.values() for one in evaluation.comparisons]
+    # Where one side's gain is no other's loss, nobody wins.
+    outcomes = any(one.results is not None and one.results.is_constant_sum for one in every)
+    names = list(dict.fromkeys(side for one in every for side in one.by_side))
+    sides = names if len(names) > 1 else []
+    key, shown = ("win", "win as") if outcomes else ({"mean": "return", "sum": "team_return"}[units], "return as")
+    titles = ["run", "member", "opponent", "games", *(_OUTCOMES if outcomes else ()), _RETURN[units]]
+    yield [*titles, *([] if outcomes else ["iqm", "median", "length"]), *(f"{shown} {name}" for name in sides)]
+    for run, evaluation in evaluations.items():
+        for one in evaluation.comparisons:
+            columns = len(titles) - 4 + (0 if outcomes else 3)
+            if one.results is None:
+                yield [run, one.member, one.opponent, "0", *["-"] * (columns + len(sides))]
+                continue
+            found, of = one.results.estimates, one.results.returns(units)
+            row = [_with_interval(each) for each in (*(found[name] for name in _OUTCOMES if outcomes), of.mean)]
+            if not outcomes:
+                row += [f"{of.iqm:.2f}", f"{of.median:.2f}", f"{one.results.length:.1f}"]
+            by_side = [f"{one.by_side[n].estimates[key].value:.2f}" if n in one.by_side else "-" for n in sides]
+            yield [run, one.member, one.opponent, f"{one.results.games:,}", *row, *by_side]
+
+
+def _with_interval(estimate: Estimate) -> str:
+    if estimate.low is None or estimate.high is None:
+        return f"{estimate.value:.2f}"
+    return f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+_DRAWS = "; mode=as_learned draws actions from what was learned, where that is a distribution"
+
+
+def _notes(evaluation: EvaluationResult, run: str) -> Iterator[str]:
+    unit = "episodes" if evaluation.returns else "games"
+    acted = f"{_acted(evaluation)}; " if evaluation.modes else ""
+    yield f"{run}{acted}intervals are over {unit}, and say nothing about other training seeds"
+    if evaluation.returns and evaluation.lost:
+        yield f"{run}{evaluation.lost:,} episodes broke and are not counted"
+    for one in evaluation.comparisons:
+        if one.lost:
+            yield f"{run}{one.lost:,} games of {one.member} against {one.opponent} broke and are not counted"
+    if len(evaluation.games) > 1 and evaluation.distinct < len(evaluation.games) / 2:
+        yield (
+            f"{run}only {evaluation.distinct:,} of {len(evaluation.games):,} episodes differ in anything that was seen "
+            f"or done, so intervals are too narrow{_DRAWS if evaluation.mode == 'greedy' else ''}"
+        )
+    if evaluation.env:
+        changed = ", ".join(f"env.{name}={value}" for name, value in evaluation.env.items())
+        yield f"{run}not the run's own environment: {changed}"
+    if evaluation.comparisons and not _has_winner(evaluation):
+        yield f"{run}{NO_WINNER}"
+    yield from (f"{run}{note}" for note in _self_play_notes(evaluation))
+
+
+def _acted(evaluation: EvaluationResult) -> str:
+    modes = evaluation.modes
+    if len(set(modes.values())) == 1:
+        return "all policies act greedily" if "greedy" in modes.values() else "all policies sample their actions"
+    by_mode = {mode: [name for name, own in modes.items() if own == mode] for mode in ("greedy", "sampled")}
+    return "; ".join(f"{mode}: {', '.join(names)}" for mode, names in by_mode.items())
+
+
+def _has_winner(evaluation: EvaluationResult) -> bool:
+    every = [one.results for one in evaluation.comparisons if one.results is not None]
+    return not every or any(results.draw.value < 1.0 for results in every)
+
+
+def _self_play_notes(evaluation: EvaluationResult) -> Iterator[str]:
+    sides = evaluation.sides
+    if sides is None or not evaluation.returns:
+        return
+    scores = [side_scores(sides, game.returns) for game in evaluation.games]
+    if is_constant_sum(scores):
+        reason = "what one wins the others lose, so its return says nothing"
+    elif not any(map(any, scores)):
+        # Draws look like the episodes of a team that has reached nothing.
+        reason = "all scored 0; if what one wins the others lose, its return says nothing"
+    else:
+        return
+    for policy in evaluation.returns:
+        played = {role.side for role in sides.roles if set(role.agents) & set(policy.agents)}
+        if len(played) == len(sides.names):
+            yield f"policy {policy.policy} played all sides, and {reason}; against=random evaluates it"
+
 
 FORMAT = "marlflow evaluation 1"
 FOLDER, MATRIX = "evaluations", "matrix.csv"

@@ -1,14 +1,29 @@
-"""Notices of a run: what learners and compilers say, where a resumed run begins, and who has not learned."""
+"""Notices of a run: the header of run.log, what learners say, where a run resumes, and who has not learned."""
 
 from __future__ import annotations
 
 import logging
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass, replace
+from functools import cache
+from importlib import metadata
+from typing import Any
+
+import yaml
 
 from marlflow.batches.items import Update
 from marlflow.config.checked import CheckedExperiment
-from marlflow.driver.never_updated import why_never_updated
+from marlflow.config.description import describe
+from marlflow.config.experiment import Experiment
+from marlflow.config.plans import drawn_plan
+from marlflow.driver.learner_totals import LearnerTotals
 from marlflow.driver.run_metrics import RunMetrics
 from marlflow.driver.service import Service
+from marlflow.flow.plan import agent_steps_of_first_update
 from marlflow.observe.console import RunConsole
 from marlflow.runs.checkpoints import Checkpoint
 from marlflow.sampling.protocol import Round
@@ -59,3 +74,83 @@ class Notices(Service):
                 sampled = self._metrics.agent_steps_sampled
                 count = sum(sampled[policy] for policy in self._checked.spec.learners[name].learns_from)
                 self.notify(why_never_updated(self._checked, name, totals, count))
+
+
+def why_never_updated(checked: CheckedExperiment, name: str, totals: LearnerTotals, agent_steps_sampled: int) -> str:
+    """Return one sentence on a learner whose `totals` have no update.
+
+    `agent_steps_sampled` are those of all policies that it learns from.
+    """
+    learner = checked.spec.learners[name]
+    learner_text = f"policy {name}" if learner.members == (name,) else f"learner {name}"
+    who = " and ".join(learner.others) or "it"
+    sampled = f"{learner_text} was never updated: {who} sampled {agent_steps_sampled:,} agent steps"
+    needed = _needed(checked, name, learner.algorithm)
+    if agent_steps_sampled >= needed:
+        counts = {"updates_skipped": totals.updates_skipped, "stale_rows_dropped": totals.stale_rows_dropped}
+        known = [f"{key} {count:,}" for key, count in counts.items() if count]
+        return ", and ".join([sampled, *([f"its reports have {', '.join(known)}"] if known else [])])
+    settings = ", ".join(_settings(checked, name, needed))
+    return f"{sampled}, and its first update needs at least {needed:,}{f' ({settings})' if settings else ''}"
+
+
+def _needed(checked: CheckedExperiment, name: str, algorithm: Any) -> int:
+    learners = {**checked.spec.learners, name: replace(checked.spec.learners[name], algorithm=algorithm)}
+    plans = drawn_plan(checked.experiment, replace(checked.spec, learners=learners)).plans
+    return next(agent_steps_of_first_update(plan) for plan in plans if plan.name == name)
+
+
+def _settings(checked: CheckedExperiment, name: str, needed: int) -> Iterator[str]:
+    algorithm: Any = checked.spec.learners[name].algorithm
+    where = checked.experiment.path_of_learner(name)
+    for field in fields(algorithm) if is_dataclass(algorithm) else ():
+        value = getattr(algorithm, field.name)
+        # Dependence is found by experiment: change one integer setting, and see whether the plan needs another number.
+        if field.init and type(value) is int:
+            try:
+                depends = _needed(checked, name, replace(algorithm, **{field.name: 2 * value + 1})) != needed
+            except Exception:  # noqa: BLE001  an algorithm of the user's may refuse the value with any error
+                continue
+            if depends:
+                yield f"{where}.algorithm.{field.name}"
+
+
+_PACKAGES = (
+    "ray",
+    "torch",
+    "numpy",
+    "gymnasium",
+    "pettingzoo",
+    "supersuit",
+    "hydra-core",
+    "mpe2",
+    "open_spiel",
+)
+
+
+def preamble(experiment: Experiment) -> list[str]:
+    """Return the header's messages."""
+    return [
+        f"versions: {_versions()}; {platform.platform()}, {os.cpu_count()} CPUs",
+        f"command: {shlex.join(sys.orig_argv)}, in {os.getcwd()}",
+        f"configuration:\n{as_yaml(experiment).rstrip()}",
+    ]
+
+
+@cache
+def _versions() -> str:
+    versions = [f"marlflow {metadata.version('marlflow')}", f"python {platform.python_version()}"]
+    for name in _PACKAGES:
+        try:
+            versions.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            continue
+    return ", ".join(versions)
+
+
+def as_yaml(experiment: Experiment) -> str:
+    """Return an experiment as a configuration file, with all defaults.
+
+    A value that no configuration can express, such as a nested function, is shown by its name.
+    """
+    return yaml.safe_dump(describe(experiment).values, sort_keys=False, allow_unicode=True, width=120)

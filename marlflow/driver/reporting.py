@@ -19,14 +19,13 @@ from marlflow.flow.flow import Kind
 from marlflow.flow.plan import all_stages, owners
 from marlflow.observe.callback import Callback, RunEnd
 from marlflow.observe.console import RunConsole
-from marlflow.observe.curves import draw_learning_curves
+from marlflow.observe.figure import draw_learning_curves
 from marlflow.observe.report import Report, ResumePoint, RunInfo
 from marlflow.observe.run_log import NAME
 from marlflow.observe.sinks import METRICS, JsonlSink
 from marlflow.observe.tensorboard import TensorBoardSink
-from marlflow.observe.timeline import Timeline, WorkerSpan
-from marlflow.observe.trace import Trace
-from marlflow.observe.trace_file import TRACE
+from marlflow.observe.timeline import Timeline, Trace, WorkerSpan
+from marlflow.observe.trace_events import TRACE
 from marlflow.runs.checkpoint_notes import notes_of
 from marlflow.runs.checkpoints import Checkpoint
 from marlflow.sampling.protocol import Round

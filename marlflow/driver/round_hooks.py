@@ -7,13 +7,12 @@ from functools import partial
 
 from marlflow.base.serialization import Tree
 from marlflow.batches.items import Weights
-from marlflow.driver.checkpoint_timing import CheckpointTiming
-from marlflow.driver.resets import LearnerResets
+from marlflow.driver.checkpointing import CheckpointTiming
+from marlflow.driver.league import LearnerResets
 from marlflow.driver.run_metrics import RunMetrics
 from marlflow.driver.scheduler import Scheduler
 from marlflow.driver.service import Service
-from marlflow.driver.stop_conditions import StopConditions
-from marlflow.driver.time_limit import TimeLimit
+from marlflow.driver.stop_conditions import StopConditions, TimeLimit
 from marlflow.matchmaking.dealer import Dealer
 from marlflow.sampling.population import Reset
 from marlflow.sampling.protocol import Drain, Request

@@ -7,8 +7,8 @@ from pathlib import Path
 from marlflow.base.errors import CheckpointUnusable, MarlflowError
 from marlflow.base.serialization import Tree, differences_of_shape
 from marlflow.config.checked import CheckedExperiment
+from marlflow.driver.checkpointing import QueuedItems
 from marlflow.driver.graceful_shutdown import GracefulShutdown
-from marlflow.driver.queued_items import QueuedItems
 from marlflow.driver.relay import Relay
 from marlflow.driver.services import RunServices
 from marlflow.observe.console import RunConsole
@@ -117,6 +117,8 @@ class Run:
         report = self._metrics.report(time_s, training_s, stages, self._made.published(), store_bytes)
         for service in self._services.values():
             service.add_metrics(report)
+        # A callback may have failed just now, in `metrics`.
+        report["faults"] = self._metrics.fault_counts()
         return report
 
     def report(self) -> None:

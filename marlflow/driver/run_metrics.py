@@ -283,11 +283,12 @@ class RunMetrics(Service):
             "stages": {name: _stage(meter) for name, meter in stages.items()},
             "rollouts": self.rollouts.copy(),
             "object_store": {"bytes": object_store_bytes},
-            "faults": {
-                **self.faults,
-                "updates_skipped": sum(totals.updates_skipped for totals in self.learners.values()),
-            },
+            "faults": self.fault_counts(),
         }
+
+    def fault_counts(self) -> dict[str, int]:
+        """Return the faults so far by kind, with the updates that learners skipped."""
+        return {**self.faults, "updates_skipped": sum(totals.updates_skipped for totals in self.learners.values())}
 
     def without_old_evaluations(self, report: Report) -> Report:
         """Return the report without evaluations that were reported before."""

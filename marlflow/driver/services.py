@@ -15,26 +15,22 @@ from marlflow.config.dealers import dealer_of, store_of
 from marlflow.config.drawn_league import with_league
 from marlflow.config.league import is_meta_game
 from marlflow.config.plans import RoundHooks, build_plan
-from marlflow.driver.checkpoint_timing import CheckpointTiming
-from marlflow.driver.checkpointing import Checkpointer
-from marlflow.driver.dealing import Dealing
+from marlflow.driver.checkpointing import Checkpointer, CheckpointTiming
 from marlflow.driver.evaluation import Evaluator
 from marlflow.driver.faults import BudgetedWorkers, FaultBudget
 from marlflow.driver.graceful_shutdown import GracefulShutdown
-from marlflow.driver.matches import MatchTimes, with_matches
+from marlflow.driver.league import Dealing, LearnerResets, MatchTimes, with_matches
 from marlflow.driver.nash_conv import NashConvEvaluator
 from marlflow.driver.notices import Notices
 from marlflow.driver.recording import DatasetProgress
 from marlflow.driver.relay import Relay
 from marlflow.driver.reporting import Reporting, ReportTiming
-from marlflow.driver.resets import LearnerResets
 from marlflow.driver.round_hooks import BetweenRounds
 from marlflow.driver.run_metrics import metrics_of
 from marlflow.driver.scheduler import Scheduler
 from marlflow.driver.service import Service
-from marlflow.driver.stop_conditions import StopConditions
+from marlflow.driver.stop_conditions import RunClock, StopConditions, TimeLimit
 from marlflow.driver.stored_members import StoredMembers
-from marlflow.driver.time_limit import RunClock, TimeLimit
 from marlflow.flow import Executor
 from marlflow.matchmaking.dealer import DealtWorkers
 from marlflow.observe.console import RunConsole

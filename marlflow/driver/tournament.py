@@ -11,8 +11,7 @@ import numpy as np
 from marlflow.base.errors import ConfigInvalid, InvalidInput, Problem
 from marlflow.base.random import episode_seed, key
 from marlflow.driver.entrants import Entrant, Entrants
-from marlflow.league.comparison import ComparedGame, Comparison, comparison
-from marlflow.league.policy_returns import PolicyReturns, policy_returns
+from marlflow.league.comparison import ComparedGame, Comparison, PolicyReturns, comparison, policy_returns
 from marlflow.league.sides import Sides
 from marlflow.policy.actor import AskedMode, EvaluationMode
 from marlflow.runs.known_names import MIXTURE, RANDOM

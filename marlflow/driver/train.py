@@ -25,17 +25,16 @@ from marlflow.config.folders import check_resumed, existing_run_problems, folder
 from marlflow.config.recorded import record
 from marlflow.driver.checkpointing import check_identity, only_process_in, saved_at
 from marlflow.driver.graceful_shutdown import REASONS, GracefulShutdown
+from marlflow.driver.notices import preamble
 from marlflow.driver.other_runs import with_saved_members
-from marlflow.driver.preamble import preamble
 from marlflow.driver.recording import forget_recorded_after, recording
 from marlflow.driver.relay import Relay
 from marlflow.driver.run import Run
-from marlflow.driver.time_limit import updates_finish_s
+from marlflow.driver.stop_conditions import updates_finish_s
 from marlflow.observe.console import DetachableConsole, RunConsole, console
-from marlflow.observe.frames import frame
 from marlflow.observe.report import PolicyInfo, Report, RunInfo, metric
 from marlflow.observe.run_log import logged_in
-from marlflow.observe.sinks import METRICS
+from marlflow.observe.sinks import METRICS, frame
 from marlflow.runs.checkpoint_notes import notes_of
 from marlflow.runs.checkpoints import Checkpoint
 from marlflow.runs.run_state import reason_of, write_state

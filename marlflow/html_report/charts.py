@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from marlflow.html_report.measures import Over, ReturnSeries, aligned
-from marlflow.html_report.results import GroupComparison
-from marlflow.html_report.statistics import Floats, iqm, iqm_band
-from marlflow.html_report.suite_statistics import Profile
-from marlflow.html_report.swept import SweptSetting
+from marlflow.html_report.results import GroupComparison, SweptSetting
+from marlflow.html_report.statistics import Floats, Profile, iqm, iqm_band
 from marlflow.observe.figure import label_ticks, tick_labels
 
 if TYPE_CHECKING:

@@ -111,7 +111,7 @@ def videos(groups: Sequence[RunGroup], out: Path) -> tuple[list[RunVideo], list[
                     notes.append(f"{problem}; the video is left out")
                     continue
                 size = path.stat().st_size
-                source = _path_from(out, path)
+                source = quote(os.path.relpath(path.resolve(), out.resolve()))
                 if size <= min(_EMBEDDED_BYTES, left):
                     left -= size
                     data = base64.b64encode(path.read_bytes()).decode("ascii")
@@ -126,7 +126,3 @@ def _videos_in(folder: Path) -> Iterator[Path]:
     for path in sorted([*folder.glob("*"), *folder.glob("*/*")]):
         if path.suffix.lower() in _MEDIA and path.is_file() and path.parent.name != "checkpoints":
             yield path
-
-
-def _path_from(out: Path, path: Path) -> str:
-    return quote(os.path.relpath(path.resolve(), out.resolve()))

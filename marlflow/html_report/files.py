@@ -12,10 +12,9 @@ from typing import Any, Final, TypeAlias
 from marlflow.base.return_units import Units
 from marlflow.html_report.groups import RunGroup, Task
 from marlflow.html_report.measures import ALL_AGENTS, Measure, measures_of, series
-from marlflow.html_report.results import GroupComparison, ResultRow
+from marlflow.html_report.results import GroupComparison, ResultRow, swept_settings
 from marlflow.html_report.runs import ReportedRun
 from marlflow.html_report.statistics import BootstrapInterval
-from marlflow.html_report.swept import swept_settings
 
 Cell: TypeAlias = str | int | float | None
 
@@ -182,12 +181,9 @@ def _tex_interval(one: BootstrapInterval, digits: int) -> str:
 
 def decimals(comparison: GroupComparison) -> int:
     """Return the decimals by which the returns of a comparison are shown: four digits of the largest."""
-    largest = max(abs(number) for row in comparison.rows for one in (row.final, row.best) for number in _ends(one))
+    intervals = [one for row in comparison.rows for one in (row.final, row.best)]
+    largest = max(abs(end) for one in intervals for end in (one.value, one.low, one.high) if end is not None)
     return next((digits for digits, size in ((0, 1000.0), (1, 100.0), (2, 10.0)) if largest >= size), 3)
-
-
-def _ends(one: BootstrapInterval) -> list[float]:
-    return [number for number in (one.value, one.low, one.high) if number is not None]
 
 
 def marl_eval(tasks: Sequence[Task], units: Units = "mean") -> str:

@@ -22,14 +22,11 @@ from marlflow.html_report.differences import KeyDifference, differences
 from marlflow.html_report.evaluations import EvaluatedPair
 from marlflow.html_report.extras import LeagueTable, RunVideo
 from marlflow.html_report.files import columns, decimals
-from marlflow.html_report.grouping import Grouping
-from marlflow.html_report.groups import LEFT_OUT, RunGroup, Task, environment
-from marlflow.html_report.plans import plan_boxes
-from marlflow.html_report.results import GroupComparison, ResultRow
+from marlflow.html_report.groups import LEFT_OUT, Grouping, RunGroup, Task, environment
+from marlflow.html_report.results import MOST_DRAWN, GroupComparison, ResultRow, SweptSetting, swept_settings
 from marlflow.html_report.runs import ReportedRun, number, section
-from marlflow.html_report.stages import faults, speed, stage_shares
+from marlflow.html_report.stages import faults, plan_boxes, speed, stage_shares
 from marlflow.html_report.statistics import RESAMPLES, BootstrapInterval, can_differ, chance_of_order, summary_names
-from marlflow.html_report.swept import MOST_DRAWN, SweptSetting, swept_settings
 
 GENERATOR = "marlflow report"
 """What the page names as its generator, by which a later report knows that it may replace it."""

@@ -25,8 +25,7 @@ from marlflow.html_report.files import (
     setting_columns,
     table_tex,
 )
-from marlflow.html_report.grouping import BY_CONFIGURATION, Grouping
-from marlflow.html_report.groups import tasks_of
+from marlflow.html_report.groups import BY_CONFIGURATION, Grouping, tasks_of
 from marlflow.html_report.page import GENERATOR, PageContent, render, view_of
 from marlflow.html_report.results import GroupComparison, comparisons_of
 from marlflow.html_report.runs import read_runs

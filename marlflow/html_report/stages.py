@@ -1,12 +1,83 @@
-"""GroupSpeed, time shares of stages, and faults of groups of runs, from their last reports."""
+"""The plan of a run as boxes of stages, and speed, time shares of stages and faults of groups of runs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from marlflow.html_report.groups import RunGroup
 from marlflow.html_report.runs import ReportedRun, number, section
+
+_BOX = re.compile(r'\s*subgraph \w+\["(?P<title>.*)"\]')
+_NODE = re.compile(r'\s*(?P<id>\w+)(?P<shape>\(\[|\[\(|\[/|\{\{|\[)"(?P<label>.*)"')
+_ARROW = re.compile(r'\s*(?P<start>\w+) -\.?->(?:\|"(?P<text>.*)"\|)? (?P<end>\w+)$')
+_ENTITIES = {"#quot;": '"', "#lt;": "<", "#gt;": ">", "<br/>": "\n", "#35;": "#"}
+
+
+@dataclass(frozen=True, slots=True)
+class PlanStage:
+    """A stage in a drawn plan: its label and place, and arrows that lead elsewhere than to the next stage."""
+
+    label: str
+    place: str
+    is_queue: bool
+    arrows: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanBox:
+    """One plan, as rows of stages, each of which feeds the next one in its row."""
+
+    title: str
+    rows: tuple[tuple[PlanStage, ...], ...]
+
+
+def plan_boxes(mermaid: str) -> list[PlanBox]:
+    """Return the plans of a run's plan.mmd; empty for a text of another form."""
+    titles, members = list[str](), list[list[str]]()
+    labels, queues = dict[str, str](), set[str]()
+    arrows = list[tuple[str, str, str]]()
+    for line in mermaid.splitlines():
+        if box := _BOX.fullmatch(line):
+            titles.append(_unescaped(box["title"]))
+            members.append([])
+        elif arrow := _ARROW.fullmatch(line):
+            arrows.append((arrow["start"], arrow["end"], _unescaped(arrow["text"] or "")))
+        elif members and (node := _NODE.match(line)):
+            labels[node["id"]] = _unescaped(node["label"])
+            members[-1].append(node["id"])
+            queues |= {node["id"]} if node["shape"] == "[(" else set()
+    return [
+        PlanBox(title, tuple(tuple(row) for row in _rows(of, labels, queues, arrows)))
+        for title, of in zip(titles, members, strict=True)
+    ]
+
+
+def _rows(
+    members: Sequence[str], labels: dict[str, str], queues: set[str], arrows: Sequence[tuple[str, str, str]]
+) -> Iterator[list[PlanStage]]:
+    linked = {(start, end) for start, end, text in arrows if not text}
+    row = list[PlanStage]()
+    for place, one in enumerate(members):
+        following = members[place + 1] if place + 1 < len(members) else ""
+        elsewhere = tuple(
+            text or labels.get(end, "").partition("\n")[0]
+            for start, end, text in arrows
+            if start == one and (text or end != following)
+        )
+        label, _, at = labels[one].partition("\n")
+        row.append(PlanStage(label, at, one in queues, elsewhere))
+        if (one, following) not in linked:
+            yield row
+            row = []
+
+
+def _unescaped(text: str) -> str:
+    for sign, meaning in _ENTITIES.items():
+        text = text.replace(sign, meaning)
+    return text
+
 
 _STATES = ("busy_s", "starved_s", "blocked_s")
 
@@ -45,16 +116,15 @@ def stage_shares(group: RunGroup) -> list[StageShare]:
     names = dict.fromkeys(name for run in runs for name in section(run.last, "stages"))
     shares = list[StageShare]()
     for name in names:
-        of_runs = [_shares(run, name) for run in runs if name in section(run.last, "stages")]
-        busy, starved, blocked = (_mean([one[place] for one in of_runs]) for place in range(len(_STATES)))
+        of_runs = [run for run in runs if name in section(run.last, "stages")]
+        busy, starved, blocked = (
+            _mean([(number(run.last, "stages", name, state) or 0.0) / run.time_s for run in of_runs])
+            for state in _STATES
+        )
         if busy or starved or blocked:
             plan, _, stage = name.rpartition("/")
             shares.append(StageShare(plan, stage, busy, starved, blocked))
     return shares
-
-
-def _shares(run: ReportedRun, stage: str) -> list[float]:
-    return [(number(run.last, "stages", stage, state) or 0.0) / run.time_s for state in _STATES]
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -15,8 +15,16 @@ from marlflow.base.files import replacing
 from marlflow.html_report import texts
 from marlflow.html_report.charts import look, profiles
 from marlflow.html_report.page import GENERATOR, is_clear, templates
-from marlflow.html_report.statistics import RESAMPLES, BootstrapInterval, Floats, can_differ
-from marlflow.html_report.suite_statistics import Profile, profile, suite_improvement, suite_iqm
+from marlflow.html_report.statistics import (
+    RESAMPLES,
+    BootstrapInterval,
+    Floats,
+    Profile,
+    can_differ,
+    profile,
+    suite_improvement,
+    suite_iqm,
+)
 from marlflow.league.comparison import Estimate, mean_estimate
 
 _POINTS = 201

@@ -8,13 +8,13 @@ from marlflow.league.league import (
     PayoffSettings,
     Pool,
     RatingSettings,
+    SnapshotRules,
     StoreSettings,
 )
 from marlflow.league.modes import PFSP, DeltaUniform, Fictitious, LatestPast, LeagueMode, LeagueView, NaiveSelfPlay
 from marlflow.league.nfsp import NFSP
-from marlflow.league.outcomes import GameOutcome
+from marlflow.league.payoffs import GameOutcome
 from marlflow.league.psro import PSRO
-from marlflow.league.snapshots import SnapshotRules
 
 __all__ = [
     "NFSP",

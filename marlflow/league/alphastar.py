@@ -16,14 +16,14 @@ import numpy as np
 from marlflow.base.arrays import Array
 from marlflow.base.ranges import Count, Share, Steps
 from marlflow.league.members import Members
-from marlflow.league.modes import NEGLIGIBLE, LeagueView, Weighting, pfsp_weights, pick
+from marlflow.league.modes import NEGLIGIBLE, LeagueMode, LeagueView, Weighting, pfsp_weights, pick
 from marlflow.sampling.population import Reset
 
 AlphaStarRole = Literal["main", "main_exploiter", "league_exploiter"]
 
 
 @dataclass(frozen=True)
-class AlphaStar:
+class AlphaStar(LeagueMode):
     """Matchmaking, snapshots and resets of AlphaStar; `roles` has the role of each live policy, `main` if not named.
 
     main: PFSP over all snapshots with probability `pfsp`. With probability `verify`, snapshots of main exploiters if it
@@ -38,6 +38,7 @@ class AlphaStar:
     (league_exploiter). After its snapshot a main_exploiter is reset, a league_exploiter with `reset_probability`.
     """
 
+    has_snapshot_rules = True
     roles: Mapping[str, AlphaStarRole] = field(default_factory=dict)
     phase_agent_steps: Steps = 100_000
     pfsp: Share = 0.5
@@ -56,7 +57,6 @@ class AlphaStar:
         return self.roles.get(policy, "main")
 
     def problems(self, members: Members) -> list[str]:
-        """Return why this mode cannot run with these members and sides."""
         live = list(members.incarnations)
         problems = [
             f"roles names policy {policy!r}, which does not learn here; those that learn are {', '.join(live)}"
@@ -93,54 +93,52 @@ class AlphaStar:
         ]
         return [{name: 1 / len(names) for name in names} for names in mains] if all(mains) else None
 
-    def rival(self, view: LeagueView, launcher: str, role: int, generator: np.random.Generator) -> str | None:
+    def rival(self, view: LeagueView, policy: str, role: int, generator: np.random.Generator) -> str | None:
         past = [*view.members.added_in(role), *view.members.past_in(role)]
-        kind, draw = self.role_of(launcher), generator.random()
+        kind, draw = self.role_of(policy), generator.random()
         if kind == "league_exploiter" or (kind == "main" and draw < self.pfsp):
             # The paper leaves the league exploiter's weighting open; `capped` is the pseudocode's.
             weighting: Weighting = "hard" if kind == "main" else "capped"
-            return _prioritized(view, launcher, past, weighting, generator) if past else None
-        mains = [policy for policy in view.members.live_in(role) if self.role_of(policy) == "main"]
+            return _prioritized(view, policy, past, weighting, generator) if past else None
+        mains = [one for one in view.members.live_in(role) if self.role_of(one) == "main"]
         if not mains:
             return None
         main = pick(mains, generator)
         if kind == "main_exploiter":
-            return self._exploited(view, launcher, main, role, draw, generator)
-        if draw < self.pfsp + self.verify and (lost := self._lost_ground_to(view, launcher, main, role)):
-            return _prioritized(view, launcher, lost, "hard", generator)
-        return self._in_self_play(view, launcher, main, role, generator)
+            return self._exploited(view, policy, main, role, draw, generator)
+        if draw < self.pfsp + self.verify and (lost := self._lost_ground_to(view, policy, main, role)):
+            return _prioritized(view, policy, lost, "hard", generator)
+        return self._in_self_play(view, policy, main, role, generator)
 
     def _exploited(
-        self, view: LeagueView, launcher: str, main: str, role: int, draw: float, generator: np.random.Generator
+        self, view: LeagueView, policy: str, main: str, role: int, draw: float, generator: np.random.Generator
     ) -> str:
         """Return a main, or a snapshot of it while it is too strong to learn from.
 
         The pseudocode has no coin, and 0.1 for `exploiter_weak`.
         """
         past = _past_of(view, main, role)
-        weak = view.payoffs.win_probability(launcher, main) < self.exploiter_weak
+        weak = view.payoffs.win_probability(policy, main) < self.exploiter_weak
         if past and (weak or draw < self.exploiter_past):
-            return _prioritized(view, launcher, past, "variance", generator)
+            return _prioritized(view, policy, past, "variance", generator)
         return main
 
-    def _lost_ground_to(self, view: LeagueView, launcher: str, main: str, role: int) -> list[str]:
+    def _lost_ground_to(self, view: LeagueView, policy: str, main: str, role: int) -> list[str]:
         """Return snapshots of main exploiters if one often wins, else forgotten snapshots of `main`; else none."""
         members = view.members
         exploiters = [one for one in members.past_in(role) if self.role_of(members.policy_of(one)) == "main_exploiter"]
-        if exploiters and view.chances(launcher, exploiters).min() < self.exploited:
+        if exploiters and view.chances(policy, exploiters).min() < self.exploited:
             return exploiters
         past = _past_of(view, main, role)
-        chances = view.chances(launcher, past)
+        chances = view.chances(policy, past)
         kept = without_monotonic_suffix(chances)
         return past[:kept] if kept and chances[:kept].min() < self.strong else []
 
-    def _in_self_play(
-        self, view: LeagueView, launcher: str, main: str, role: int, generator: np.random.Generator
-    ) -> str:
+    def _in_self_play(self, view: LeagueView, policy: str, main: str, role: int, generator: np.random.Generator) -> str:
         past = _past_of(view, main, role)
-        if not past or view.payoffs.win_probability(launcher, main) > self.self_play_weak:
+        if not past or view.payoffs.win_probability(policy, main) > self.self_play_weak:
             return main
-        return _prioritized(view, launcher, past, "variance", generator)
+        return _prioritized(view, policy, past, "variance", generator)
 
     def snapshots_due(self, view: LeagueView, agent_steps: Mapping[str, int]) -> list[str]:
         return [policy for policy, since in agent_steps.items() if self.snapshot_due(view, policy, since)]
@@ -164,7 +162,6 @@ class AlphaStar:
         )
 
     def may_reset(self, policy: str) -> bool:
-        """Return whether `policy` is an exploiter."""
         return self.role_of(policy) != "main"
 
     def reset_after_snapshot(self, policy: str, generator: np.random.Generator) -> Reset | None:
@@ -193,6 +190,6 @@ def _past_of(view: LeagueView, policy: str, role: int) -> list[str]:
 
 
 def _prioritized(
-    view: LeagueView, launcher: str, rivals: Sequence[str], weighting: Weighting, generator: np.random.Generator
+    view: LeagueView, policy: str, rivals: Sequence[str], weighting: Weighting, generator: np.random.Generator
 ) -> str:
-    return pick(rivals, generator, pfsp_weights(view.chances(launcher, rivals), weighting))
+    return pick(rivals, generator, pfsp_weights(view.chances(policy, rivals), weighting))

@@ -1,4 +1,10 @@
-"""The matchmaker of a league: which policy plays next, against which rivals, and when snapshots are taken."""
+"""The matchmaker of a league: which matchups are dealt, and when snapshots are taken.
+
+A *matchup* says which member plays each agent in one episode, and to *deal* is to give an episode its matchup. A *seat*
+is a place in the game together with the live policy that takes it: a deal is for the seat that is furthest behind its
+share, and only then seeks members for all others. A *side* is a group of seats with one objective, as standings count
+it: the seats of the same side go to teammates, those of other sides to rivals. `Sides` numbers the places as its roles.
+"""
 
 from __future__ import annotations
 
@@ -10,25 +16,14 @@ import numpy as np
 
 from marlflow.base.random import key
 from marlflow.base.serialization import Tree
-from marlflow.league.league import MatchRules, Teammates
+from marlflow.league.league import MatchRules, SnapshotRules, Teammates
 from marlflow.league.matches import Matches
 from marlflow.league.members import Members, Snapshot
-from marlflow.league.modes import (
-    LeagueMode,
-    LeagueView,
-    MetaGameMode,
-    ResettingMode,
-    SeatingMode,
-    SnapshottingMode,
-    SolvingMode,
-    pick,
-)
-from marlflow.league.outcomes import GameOutcome
+from marlflow.league.modes import LeagueMode, LeagueView, pick
 from marlflow.league.pairing import next_matches
-from marlflow.league.payoffs import Payoffs, Profile, game_of
+from marlflow.league.payoffs import GameOutcome, Payoffs, Profile, game_of
 from marlflow.league.ratings import Ratings
-from marlflow.league.snapshots import SnapshotRules
-from marlflow.matchmaking.matchmakers import EpisodeId
+from marlflow.matchmaking.matchmakers import EpisodeId, Matchmaker
 from marlflow.sampling.population import PopulationChange, Reset
 from marlflow.sampling.protocol import EvaluationRequest
 from marlflow.sampling.receipts import EpisodeResult, Evaluated
@@ -37,18 +32,18 @@ _MATCH_RULES = MatchRules()
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
-    """A live policy whose turn it is, and the role that it takes."""
+class LiveSeat:
+    """A live policy, and the role that it plays."""
 
     policy: str
     role: int
 
 
-def launches(members: Members, shares: Mapping[str, float]) -> list[Launch]:
+def seats_of(members: Members, shares: Mapping[str, float]) -> list[LiveSeat]:
     """Return every live policy that has a share of the games, in every role that it can play."""
     roles = range(len(members.sides.roles))
     return [
-        Launch(policy, role)
+        LiveSeat(policy, role)
         for policy in members.incarnations
         if shares.get(policy, 1.0) > 0
         for role in roles
@@ -56,11 +51,12 @@ def launches(members: Members, shares: Mapping[str, float]) -> list[Launch]:
     ]
 
 
-class LeagueMatchmaker:
-    """Deals the games of a league, counts their outcomes, and takes snapshots of live policies.
+class LeagueMatchmaker(Matchmaker):
+    """Deals the matchups of a league, counts their outcomes, and takes snapshots of live policies.
 
-    The policy that has had the smallest part of its share is next, in the role that it has had least often. So policies
-    have games in proportion to their shares (default 1), and each its roles equally often, both to within one game.
+    A deal is for the policy that has had the smallest part of its share, in the seat that it has had least often. So
+    policies have games in proportion to their shares (default 1), and each its seats equally often, both to within one
+    game.
 
     `matches` has the evaluation games, played by `match_rules`, or those that a mode with a meta-game wants. `outcome`
     decides who wins, else the returns do.
@@ -85,21 +81,16 @@ class LeagueMatchmaker:
         self.matches = Matches(payoffs.emptied(), ratings, outcome=outcome)
         self._outcome = outcome
         self._mode = mode
-        # Such a mode has no turns.
-        self._seating = mode if isinstance(mode, SeatingMode) else None
-        # Checked once: to check a mode against a protocol takes longer than to ask it.
-        self._snapshotting = mode if isinstance(mode, SnapshottingMode) else None
-        self._resetting = mode if isinstance(mode, ResettingMode) else None
         self._rules = rules
         self._teammates = teammates
         self._match_rules = match_rules
         self._seed = seed
         self._view = LeagueView(members, payoffs)
         self._shares = {policy: float((shares or {}).get(policy, 1.0)) for policy in members.incarnations}
-        self._launches = launches(members, self._shares)
-        self._turns = dict.fromkeys(self._launches, 0)
-        # By environment and episode: whose turn the episodes are that have no result yet.
-        self._open: dict[int, dict[int, Launch]] = {}
+        # How many deals each seat has had.
+        self._deals = dict.fromkeys(seats_of(members, self._shares), 0)
+        # By environment and episode: the seat that an episode without a result was dealt for.
+        self._open: dict[int, dict[int, LiveSeat]] = {}
         self._snapshot_at = dict.fromkeys(members.incarnations, 0)
         self._resets: list[Reset] = []
         self._env_steps = 0
@@ -108,51 +99,50 @@ class LeagueMatchmaker:
         self.epoch = 0
 
     def __call__(self, episode: EpisodeId, agents: Sequence[str], generator: np.random.Generator) -> dict[str, str]:
-        """Return the member of each agent."""
         sides = self.members.sides
-        if self._seating is not None:
-            return sides.matchup(self._seating.profile(self._view, generator))
-        launch = self._next_turn(episode, generator)
-        own_side = sides.roles[launch.role].side
-        profile = []
+        if self._mode.seats_all_roles:
+            return sides.matchup(self._mode.profile(self._view, generator))
+        seat = self._next_seat(episode, generator)
+        own_side = sides.roles[seat.role].side
+        seated = []
         for number, role in enumerate(sides.roles):
-            if number == launch.role:
-                profile.append(launch.policy)
+            if number == seat.role:
+                seated.append(seat.policy)
             elif role.side == own_side:
-                profile.append(self._teammate(launch.policy, number, generator))
+                seated.append(self._teammate(seat.policy, number, generator))
             else:
-                rival = self._mode.rival(self._view, launch.policy, number, generator)
-                profile.append(rival if rival is not None else self._anybody(launch.policy, number, generator))
-        return sides.matchup(profile)
+                rival = self._mode.rival(self._view, seat.policy, number, generator)
+                seated.append(rival if rival is not None else self._anybody(seat.policy, number, generator))
+        return sides.matchup(seated)
 
-    def _next_turn(self, episode: EpisodeId, generator: np.random.Generator) -> Launch:
+    def _next_seat(self, episode: EpisodeId, generator: np.random.Generator) -> LiveSeat:
         if episode.env < 0:
-            # Trial and evaluation episodes are no turns.
-            return self._launches[int(generator.integers(len(self._launches)))]
+            # Trial and evaluation episodes count for no share: their number must not change how training is dealt.
+            return list(self._deals)[int(generator.integers(len(self._deals)))]
         of_env = self._open.setdefault(episode.env, {})
         if episode.episode in of_env:
             # It was dealt before, and has not begun: since then the population has changed.
-            self._turns[of_env[episode.episode]] -= 1
-        turns: dict[str, int] = {}
-        for launch, count in self._turns.items():
-            turns[launch.policy] = turns.get(launch.policy, 0) + count
-        # Webster's method of apportionment.
-        policy = min(turns, key=lambda name: (turns[name] + 0.5) / self._shares[name])
-        turn = min((launch for launch in self._launches if launch.policy == policy), key=self._turns.__getitem__)
-        self._turns[turn] += 1
-        of_env[episode.episode] = turn
-        return turn
+            self._deals[of_env[episode.episode]] -= 1
+        deals: dict[str, int] = {}
+        for seat, count in self._deals.items():
+            deals[seat.policy] = deals.get(seat.policy, 0) + count
+        # Webster's method of apportionment: it follows the shares game by game, and draws would only on average.
+        policy = min(deals, key=lambda name: (deals[name] + 0.5) / self._shares[name])
+        seat = min((seat for seat in self._deals if seat.policy == policy), key=self._deals.__getitem__)
+        self._deals[seat] += 1
+        of_env[episode.episode] = seat
+        return seat
 
-    def _teammate(self, launcher: str, role: int, generator: np.random.Generator) -> str:
+    def _teammate(self, policy: str, role: int, generator: np.random.Generator) -> str:
         past = self.members.past_in(role)
         if self._teammates == "past" and past:
             return pick(past, generator)
         if self._teammates == "population":
             return pick([*self.members.live_in(role), *past, *self.members.fixed_in(role)], generator)
-        return self._anybody(launcher, role, generator)
+        return self._anybody(policy, role, generator)
 
-    def _anybody(self, launcher: str, role: int, generator: np.random.Generator) -> str:
-        found = self._view.live(launcher, role, generator)
+    def _anybody(self, policy: str, role: int, generator: np.random.Generator) -> str:
+        found = self._view.live(policy, role, generator)
         return found if found is not None else pick(self.members.fixed_in(role), generator)
 
     def observe(self, results: Sequence[EpisodeResult]) -> None:
@@ -171,7 +161,7 @@ class LeagueMatchmaker:
         """Take the snapshots that are due; frozen entries are never forgotten, so that old rivals stay available."""
         frozen = {}
         since = {policy: agent_steps[policy] - self._snapshot_at[policy] for policy in self.members.incarnations}
-        due = () if self._snapshotting is None else self._snapshotting.snapshots_due(self._view, since)
+        due = self._mode.snapshots_due(self._view, since)
         for policy in self.members.incarnations:
             is_first = not any(one.policy == policy for one in self.members.snapshots.values())
             # Only that rule needs them, and there may be thousands.
@@ -194,16 +184,14 @@ class LeagueMatchmaker:
         self.members.choose_dealt(lambda name: self.ratings[name].mu)
 
     def _decide_reset(self, snapshot: Snapshot) -> None:
-        if (mode := self._resetting) is not None:
-            # Counted randomness: the decision depends on the snapshot alone.
-            generator = np.random.default_rng(key(self._seed, *snapshot.name.encode()))
-            if (reset := mode.reset_after_snapshot(snapshot.policy, generator)) is not None:
-                self._resets.append(reset)
+        # Counted randomness: the decision depends on the snapshot alone.
+        generator = np.random.default_rng(key(self._seed, *snapshot.name.encode()))
+        if (reset := self._mode.reset_after_snapshot(snapshot.policy, generator)) is not None:
+            self._resets.append(reset)
 
     def reset_policies(self) -> list[str]:
         """Return the live policies that the mode may reset."""
-        mode = self._resetting
-        return [policy for policy in self.members.incarnations if mode is not None and mode.may_reset(policy)]
+        return list(filter(self._mode.may_reset, self.members.incarnations))
 
     def resets(self) -> Sequence[Reset]:
         """Return the live policies to reset; their outcomes so far and their ratings no longer count."""
@@ -227,8 +215,8 @@ class LeagueMatchmaker:
         The mode's solution if it has one; else the live policies of a role (without any, its other members), with equal
         probabilities.
         """
-        members, mode = self.members, self._mode
-        if isinstance(mode, SolvingMode) and (solution := mode.solution(members)) is not None:
+        members = self.members
+        if (solution := self._mode.solution(members)) is not None:
             return solution
         roles = range(len(members.sides.roles))
         chosen = [members.live_in(role) or [*members.past_in(role), *members.fixed_in(role)] for role in roles]
@@ -237,8 +225,8 @@ class LeagueMatchmaker:
     @property
     def meta_strategies(self) -> Mapping[str, Mapping[str, float]]:
         """The solution of the mode by role, if it has one."""
-        solution = self._mode.solution(self.members) if isinstance(self._mode, SolvingMode) else None
-        return {role.name: mixture for role, mixture in zip(self.members.sides.roles, solution or (), strict=False)}
+        solution = self._mode.solution(self.members) or ()
+        return {role.name: mixture for role, mixture in zip(self.members.sides.roles, solution, strict=False)}
 
     def matches_due(self) -> EvaluationRequest | None:
         """Return the matches to play now, between two rounds; None if there are none.
@@ -247,7 +235,7 @@ class LeagueMatchmaker:
         """
         if (games := self.matches.due()) is not None:
             return games
-        if isinstance(self._mode, MetaGameMode):
+        if self._mode.has_meta_game:
             wanted = self._mode.matches_wanted(self.members, self.matches)
             if not wanted:
                 self._mode.solve(self.members, self.matches.payoffs)
@@ -264,27 +252,26 @@ class LeagueMatchmaker:
         return next_matches(self.members, self.matches.payoffs, rules)
 
     def observe_matches(self, evaluated: Evaluated) -> None:
-        """Count the results of the games that `matches_due` returned."""
         self.matches.observe(evaluated)
         # A meta-game is between the members that are dealt, so they stay until its solution.
-        if not isinstance(self._mode, MetaGameMode):
+        if not self._mode.has_meta_game:
             self._choose_dealt()
 
     def state(self) -> Tree:
-        """Return everything that later games depend on."""
+        numbers = {seat: number for number, seat in enumerate(self._deals)}
         return {
             "members": self.members.state(),
             "payoffs": self.payoffs.state(),
             "ratings": self.ratings.state(),
             "matches": self.matches.state(),
             "next_matches_at": self._next_matches_at,
-            "mode": self._mode.state() if isinstance(self._mode, MetaGameMode) else None,
-            "turns": [[launch.policy, launch.role, count] for launch, count in self._turns.items()],
+            "mode": self._mode.state(),
+            "turns": [[seat.policy, seat.role, count] for seat, count in self._deals.items()],
             "open": np.array(
                 [
-                    [env, episode, self._launches.index(launch)]
+                    [env, episode, numbers[seat]]
                     for env, of_env in self._open.items()
-                    for episode, launch in of_env.items()
+                    for episode, seat in of_env.items()
                 ],
                 np.int64,
             ).reshape(-1, 3),
@@ -295,21 +282,21 @@ class LeagueMatchmaker:
         }
 
     def load_state(self, tree: Any) -> None:
-        """Restore what `state` returned."""
         self.members.load_state(tree["members"])
         self.payoffs.load_state(tree["payoffs"])
         self.ratings.load_state(tree["ratings"])
         self.matches.load_state(tree["matches"])
         self._next_matches_at = tree["next_matches_at"]
-        if isinstance(self._mode, MetaGameMode) and tree["mode"] is not None:
+        if tree["mode"] is not None:
             self._mode.load_state(tree["mode"])
-        turns = {Launch(policy, role): count for policy, role, count in tree["turns"]}
-        self._turns = {launch: turns.get(launch, 0) for launch in self._launches}
+        # Seats of now: a resumed run may have other shares, and so other seats.
+        deals = {LiveSeat(policy, role): count for policy, role, count in tree["turns"]}
+        self._deals = {seat: deals.get(seat, 0) for seat in self._deals}
         self._open = {}
         for env, episode, index in tree["open"].tolist():
             policy, role, _ = tree["turns"][index]
-            if (launch := Launch(policy, role)) in self._turns:
-                self._open.setdefault(env, {})[episode] = launch
+            if (seat := LiveSeat(policy, role)) in self._deals:
+                self._open.setdefault(env, {})[episode] = seat
         self._snapshot_at.update(tree["snapshot_at"])
         self._env_steps = tree["env_steps"]
         self.games = tree["games"]

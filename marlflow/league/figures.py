@@ -1,9 +1,9 @@
-"""Figures of a league: payoffs between members, and ratings over time."""
+"""Payoffs between members and ratings over time as figures, and payoffs as an Arrow table and a Parquet file."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,94 @@ from marlflow.observe.figure import COLORS, GRID, INK, NOTE, finish_axes, new_fi
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.image import AxesImage
+
+import math
+from collections.abc import Iterator, Mapping
+from itertools import combinations
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from marlflow.base.files import replacing
+from marlflow.league.game_statistics import ProfileCell, Returns
+from marlflow.league.payoffs import Profile
+from marlflow.league.sides import Sides
+
+
+def payoff_table(tables: Mapping[str, Payoffs]) -> pa.Table:
+    """Return one row per table (`train`, `match`) and profile; `tables` have the same sides.
+
+    Columns: `table`; `past`, null or whose reset moved the games away (`main:0`: `main` before its first reset);
+    `<role>_member`; `games`, `truncated` and `env_steps`, which are never decayed; for each role `<role>_return_mean`,
+    `_return_variance` (unbiased; null with one game) and `_return_se` of all games, and `<role>_recent_mean` and
+    `_recent_se`, decayed if a live member plays; for each pair of sides `<side>_against_<side>_wins`, `_draws` and
+    `_losses` of the first, which are 0 where a member plays itself.
+    """
+    sides = next(iter(tables.values())).sides
+    rows = [
+        _row(sides, name, past, profile, cell)
+        for name, payoffs in tables.items()
+        for past, profile, cell in _all_cells(payoffs)
+    ]
+    return pa.Table.from_pylist(rows, schema=_schema(sides))
+
+
+def write_payoffs(path: Path, tables: Mapping[str, Payoffs]) -> None:
+    """Write the table as a Parquet file, replacing an earlier one; raises OSError."""
+    with replacing(path) as aside:
+        pq.write_table(payoff_table(tables), aside)
+
+
+def _all_cells(payoffs: Payoffs) -> Iterator[tuple[str | None, Profile, ProfileCell]]:
+    for profile, cell in payoffs.cells.items():
+        yield None, profile, cell
+    for past, cells in payoffs.past.items():
+        for profile, cell in cells.items():
+            yield past, profile, cell
+
+
+def _schema(sides: Sides) -> pa.Schema:
+    roles = [role.name for role in sides.roles]
+    numbers = ("return_mean", "return_variance", "return_se", "recent_mean", "recent_se")
+    return pa.schema(
+        [
+            ("table", pa.string()),
+            ("past", pa.string()),
+            *((f"{role}_member", pa.string()) for role in roles),
+            *((name, pa.int64()) for name in ("games", "truncated", "env_steps")),
+            *((f"{role}_{number}", pa.float64()) for role in roles for number in numbers),
+            *(
+                (f"{one}_against_{other}_{outcome}", pa.int64())
+                for one, other in combinations(sides.names, 2)
+                for outcome in ("wins", "draws", "losses")
+            ),
+        ]
+    )
+
+
+def _row(sides: Sides, table: str, past: str | None, profile: Profile, cell: ProfileCell) -> dict[str, Any]:
+    row: dict[str, Any] = {"table": table, "past": past}
+    row |= {"games": cell.games, "truncated": cell.truncated, "env_steps": cell.env_steps}
+    for role, member, returns in zip(sides.roles, profile, cell.roles, strict=True):
+        row[f"{role.name}_member"] = member
+        row |= {f"{role.name}_{number}": value for number, value in _numbers(returns).items()}
+    for (i, j), outcomes in cell.pairs.items():
+        pair = f"{sides.names[i]}_against_{sides.names[j]}"
+        row |= {f"{pair}_{name}": getattr(outcomes, name) for name in ("wins", "draws", "losses")}
+    return row
+
+
+def _numbers(returns: Returns) -> dict[str, float | None]:
+    several = returns.n > 1
+    variance = returns.m2 / (returns.n - 1) if several else None
+    return {
+        "return_mean": returns.mean,
+        "return_variance": variance,
+        "return_se": math.sqrt(variance / returns.n) if variance is not None else None,
+        "recent_mean": returns.decayed_mean,
+        "recent_se": returns.standard_error if several else None,
+    }
+
 
 FEW_GAMES = 20
 """Cells with fewer games are hatched."""
@@ -42,7 +130,9 @@ def draw_payoffs(
     first = [number for number, role in enumerate(members.sides.roles) if role.side == 0]
     others = [number for number, role in enumerate(members.sides.roles) if role.side != 0]
     order = [row.member for row in shown.rows]
-    rows, columns = ([name for name in order if _plays(members, name, roles)] for roles in (first, others))
+    rows, columns = (
+        [name for name in order if any(members.plays(name, role) for role in roles)] for roles in (first, others)
+    )
     rates, games = _win_rates(payoffs, rows[:MOST_SHOWN], columns[:MOST_SHOWN])
     height, width = (max(1.8, _CELL_IN * count) for count in rates.shape)
     labels = _CHARACTER_IN * max(map(len, order), default=0)
@@ -66,10 +156,6 @@ def draw_payoffs(
     bar.outline.set_visible(False)
     bar.ax.tick_params(color=GRID, labelcolor=INK, labelsize=8)
     save_figure(figure, out_png)
-
-
-def _plays(members: Members, name: str, roles: Iterable[int]) -> bool:
-    return any(members.plays(name, role) for role in roles)
 
 
 def _win_rates(payoffs: Payoffs, rows: Sequence[str], columns: Sequence[str]) -> tuple[Array, Array]:

@@ -6,12 +6,76 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Final, Literal
 
-from marlflow.base.ranges import Count, Range, SomeShare, Steps, Weight
+from marlflow.base.ranges import Count, Range, ShareBelowOne, SomeShare, Steps, Weight
 from marlflow.league.modes import PFSP, LeagueMode
-from marlflow.league.outcomes import GameOutcome
-from marlflow.league.snapshots import SnapshotRules, share_of_run
+from marlflow.league.payoffs import GameOutcome, Payoffs
+from marlflow.policy.actor import AskedMode
 
-_AUTO: Final = (2_000, 100_000)
+_AUTO_SNAPSHOTS: Final = (1_000, 50_000)
+"""Agent steps from one snapshot to the next, at least and at most."""
+
+
+def share_of_run(
+    steps: int | Literal["auto"] | None, env_steps: int | None, parts: int, bounds: tuple[int, int]
+) -> int | None:
+    """Return `steps`; for `auto`, one of `parts` equal parts of a run, within `bounds`.
+
+    >>> share_of_run("auto", 100_000, 10, (1_000, 50_000)), share_of_run("auto", None, 10, (1_000, 50_000))
+    (10000, 50000)
+    """
+    if steps != "auto":
+        return steps
+    least, most = bounds
+    return most if env_steps is None else min(most, max(least, env_steps // parts))
+
+
+@dataclass(frozen=True)
+class SnapshotRules:
+    """When a snapshot of each live policy is taken; any of the rules suffices, None turns one off.
+
+    `at_start`: its initial parameters. `every_agent_steps`: agent steps since the last snapshot; `auto` is a tenth of
+    the run's `stop.env_steps`, at least 1,000 and at most 50,000, which it is without one. `win_rate`: the
+    probability to win against each snapshot that it can meet, each after at least `min_games` games, or in any case
+    `timeout_agent_steps` after the last. `acts`: how snapshots choose actions in evaluation games; `auto` is as
+    learned, greedy for value-based algorithms and sampled for all others.
+    """
+
+    at_start: bool = True
+    every_agent_steps: Steps | Literal["auto"] | None = "auto"
+    win_rate: ShareBelowOne | None = None
+    min_games: Count = 20
+    timeout_agent_steps: Steps | None = None
+    acts: Literal["auto", "sampled", "greedy"] = "auto"
+
+    @property
+    def asked_mode(self) -> AskedMode:
+        """How snapshots act, in the words of an evaluation."""
+        return "as_learned" if self.acts == "auto" else self.acts
+
+    def for_run(self, env_steps: int | None) -> SnapshotRules:
+        """Return the rules with numbers, for a run of `env_steps`; None if these are not limited."""
+        return replace(self, every_agent_steps=share_of_run(self.every_agent_steps, env_steps, 10, _AUTO_SNAPSHOTS))
+
+    def holds(self, policy: str, agent_steps: int, is_first: bool, rivals: Sequence[str], payoffs: Payoffs) -> bool:
+        """Return whether a snapshot of `policy` is due, `agent_steps` after its last one, or after the start."""
+        if is_first and self.at_start:
+            return True
+        return self._by_steps(agent_steps) or self._by_wins(policy, rivals, payoffs)
+
+    def _by_steps(self, agent_steps: int) -> bool:
+        limits = (share_of_run(self.every_agent_steps, None, 1, _AUTO_SNAPSHOTS), self.timeout_agent_steps)
+        return any(limit is not None and agent_steps >= limit for limit in limits)
+
+    def _by_wins(self, policy: str, rivals: Sequence[str], payoffs: Payoffs) -> bool:
+        if self.win_rate is None or not rivals:
+            return False
+        return all(
+            payoffs.games(policy, rival) >= self.min_games and payoffs.win_probability(policy, rival) > self.win_rate
+            for rival in rivals
+        )
+
+
+_AUTO_MATCHES: Final = (2_000, 100_000)
 """Env steps from one set of matches to the next, at least and at most."""
 Teammates = Literal["self", "past", "population"]
 
@@ -89,7 +153,7 @@ class MatchRules:
 
     def interval(self, env_steps: int | None = None) -> int | None:
         """Return the env steps from one set of games to the next; None if there are no games."""
-        return share_of_run(self.every_env_steps, env_steps, 5, _AUTO)
+        return share_of_run(self.every_env_steps, env_steps, 5, _AUTO_MATCHES)
 
 
 @dataclass(frozen=True)
@@ -112,11 +176,11 @@ class League:
 
     `matchmaker` chooses rivals. `sides` maps a side to its roles, each a list of agents (names or globs) that one
     member plays; None: each group of agents is a side, or each agent of a single group. `players` has settings by
-    policy. `teammates` play the other roles of a launching policy's side. With `symmetric`, sides are interchangeable,
-    and games count for every order of them. `outcome` decides who wins a game; None: the side with the highest mean
-    return, a draw if several have it. With `nash_conv_every_env_steps`, for small games of OpenSpiel, the NashConv of
-    the league's solution is computed at this interval: of the mixture that the mode ends with, else of the live
-    policies. None: never.
+    policy. `teammates` play the other roles of the side that a game is dealt for. With `symmetric`, sides are
+    interchangeable, and games count for every order of them. `outcome` decides who wins a game; None: the side with the
+    highest mean return, a draw if several have it. With `nash_conv_every_env_steps`, for small games of OpenSpiel, the
+    NashConv of the league's solution is computed at this interval: of the mixture that the mode ends with, else of the
+    live policies. None: never.
 
     `members` are further rivals that never change, by name: a member of another run, or an exported file,
     `{"from": <folder or file>, "member": "main@3"}`, or another name for a policy of this run that does not learn,

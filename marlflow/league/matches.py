@@ -10,14 +10,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from marlflow.base.serialization import Tree
 from marlflow.batches.items import Weights
 from marlflow.league.game_statistics import ProfileCell
-from marlflow.league.outcomes import GameOutcome
-from marlflow.league.payoffs import Payoffs, Profile, game_of
+from marlflow.league.payoffs import GameOutcome, Payoffs, Profile, game_of
 from marlflow.league.ratings import Ratings
+from marlflow.matchmaking.matchmakers import Matchmaker
 from marlflow.policy.actor import EvaluationModes
 from marlflow.sampling.protocol import EvaluationRequest, Workers
 from marlflow.sampling.receipts import EpisodeResult, Evaluated, Fault, MembersSent
@@ -164,22 +164,7 @@ class Matches:
         self._pending = {}
 
 
-@runtime_checkable
-class MatchingMatchmaker(Protocol):
-    """A matchmaker that requests matches between rounds."""
-
-    def matches_due(self) -> EvaluationRequest | None:
-        """Return the games to play now, without weights; None if there are none."""
-        ...
-
-    def observe_matches(self, evaluated: Evaluated) -> None:
-        """Count the results of the games that `matches_due` returned."""
-        ...
-
-
-async def play_matches(
-    matchmaker: MatchingMatchmaker, workers: Workers, weights: Mapping[str, Weights]
-) -> tuple[Fault, ...]:
+async def play_matches(matchmaker: Matchmaker, workers: Workers, weights: Mapping[str, Weights]) -> tuple[Fault, ...]:
     """Play the matches that are due, between two rounds, by the published `weights`; return faults.
 
     `workers` know the frozen entries, as DealtWorkers do. Ends early if the run's deadline passes.

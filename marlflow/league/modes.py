@@ -1,6 +1,6 @@
-"""Modes of a league: how the rivals of the live policy whose turn it is are chosen.
+"""Modes of a league: how the rivals are chosen of the live policy that a game is dealt for.
 
-A mode is asked for the member of each rival role. A user's own mode is a class with a method `rival`, named by
+A mode is asked for the member of each rival role. A user's own mode derives from `LeagueMode`, and is named by
 `_target_`. Modes that deal snapshots deal the members of `league.members` like these; a window or a fraction of the
 newest snapshots leaves them out of account.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal
 
 import numpy as np
 
@@ -34,112 +34,89 @@ class LeagueView:
         self._chances: dict[tuple[str, ...], Array] = {}
         self._changes = payoffs.changes
 
-    def chances(self, launcher: str, rivals: Sequence[str]) -> Array:
+    def chances(self, policy: str, rivals: Sequence[str]) -> Array:
         """Return the probabilities [N] that a member beats each of `rivals`; do not write to them."""
         # Many games are dealt between changes of the payoffs.
         if self._changes != self.payoffs.changes:
             self._chances.clear()
             self._changes = self.payoffs.changes
-        key = (launcher, *rivals)
+        key = (policy, *rivals)
         if key not in self._chances:
-            self._chances[key] = np.array([self.payoffs.win_probability(launcher, rival) for rival in rivals])
+            self._chances[key] = np.array([self.payoffs.win_probability(policy, rival) for rival in rivals])
         return self._chances[key]
 
-    def live(self, launcher: str, role: int, generator: np.random.Generator) -> str | None:
-        """Return the launcher if it can play a role, else a live policy that can, at random; None if none can."""
-        if self.members.plays(launcher, role):
-            return launcher
+    def live(self, policy: str, role: int, generator: np.random.Generator) -> str | None:
+        """Return `policy` if it can play a role, else a live policy that can, at random; None if none can."""
+        if self.members.plays(policy, role):
+            return policy
         return pick(self.members.live_in(role), generator) if self.members.live_in(role) else None
 
 
-class LeagueMode(Protocol):
-    """Chooses rivals."""
+class LeagueMode:
+    """Base class of modes: override `rival`, and what else is needed; every other method does nothing by default.
 
-    def rival(self, view: LeagueView, launcher: str, role: int, generator: np.random.Generator) -> str | None:
-        """Return the member for a rival `role` in a game of `launcher`; None leaves the choice to the league."""
-        ...
+    The run asks, before each round, for the matches of a meta-game, for snapshots, and for resets after these.
+    """
 
+    has_snapshot_rules = False
+    """Whether `snapshots_due` may name policies, in addition to the league's rules for snapshots."""
+    has_meta_game = False
+    """Whether rivals are drawn from a solution of the game between members: matches are then played until it is known,
+    instead of those that the league's rules ask for."""
+    seats_all_roles = False
+    """Whether `profile` chooses the whole matchup, so that no policy is dealt its share of the games."""
 
-@runtime_checkable
-class SnapshottingMode(LeagueMode, Protocol):
-    """A mode that has rules of its own for snapshots, in addition to the league's."""
+    def problems(self, members: Members) -> Sequence[str]:
+        """Return why this mode cannot run with these members and sides."""
+        return ()
+
+    def learns_from(self) -> Mapping[str, Sequence[str]]:
+        """Return the policies whose rows each policy learns from, unless the configuration sets `learns_from`."""
+        return {}
+
+    def rival(self, view: LeagueView, policy: str, role: int, generator: np.random.Generator) -> str | None:
+        """Return the member for a rival `role` in a game dealt for `policy`; None leaves the choice to the league."""
+        raise NotImplementedError
+
+    def profile(self, view: LeagueView, generator: np.random.Generator) -> Sequence[str]:
+        """Return the member for each role of a game; called if `seats_all_roles`."""
+        raise NotImplementedError
 
     def snapshots_due(self, view: LeagueView, agent_steps: Mapping[str, int]) -> Collection[str]:
         """Return the live policies to take a snapshot of; `agent_steps` counts since the last snapshot, or the start.
 
         Called once before each round.
         """
-        ...
-
-
-@runtime_checkable
-class MetaGameMode(LeagueMode, Protocol):
-    """A mode that draws rivals from meta-strategies: a solution of the game between members, known by matches."""
-
-    def matches_wanted(self, members: Members, matches: Matches) -> Mapping[Profile, int]:
-        """Return the games that the meta-game needs next, by profile; empty if its payoffs are known."""
-        ...
-
-    def solve(self, members: Members, payoffs: Payoffs) -> None:
-        """Compute the meta-strategies from the payoffs of matches, if members are new."""
-        ...
-
-    def state(self) -> Tree:
-        """Return everything that later games depend on."""
-        ...
-
-    def load_state(self, tree: Tree) -> None:
-        """Restore what `state` returned."""
-        ...
-
-
-@runtime_checkable
-class SolvingMode(LeagueMode, Protocol):
-    """A mode whose result is not the live policies, but a distribution over the members of each role."""
-
-    def solution(self, members: Members) -> Sequence[Mapping[str, float]] | None:
-        """Return the probability of each member in the mixture of each role; None as long as it has no result."""
-        ...
-
-
-@runtime_checkable
-class ResettingMode(SnapshottingMode, Protocol):
-    """A mode that resets live policies after a snapshot."""
+        return ()
 
     def may_reset(self, policy: str) -> bool:
         """Return whether `policy` is ever reset."""
-        ...
+        return False
 
     def reset_after_snapshot(self, policy: str, generator: np.random.Generator) -> Reset | None:
         """Return the reset of `policy`, whose snapshot was just taken, or None."""
-        ...
+        return None
 
+    def matches_wanted(self, members: Members, matches: Matches) -> Mapping[Profile, int]:
+        """Return the games that the meta-game needs next, by profile; empty if its payoffs are known."""
+        return {}
 
-@runtime_checkable
-class SharingMode(LeagueMode, Protocol):
-    """A mode in which policies learn from each other's games."""
+    def solve(self, members: Members, payoffs: Payoffs) -> None:
+        """Compute the meta-strategies from the payoffs of matches, if members are new."""
 
-    def learns_from(self) -> Mapping[str, Sequence[str]]:
-        """Return the policies whose rows each policy learns from, unless the configuration sets `learns_from`."""
-        ...
+    def solution(self, members: Members) -> Sequence[Mapping[str, float]] | None:
+        """Return the probability of each member in the mixture of each role; None as long as it has no result.
 
+        Without one, the result of the league is its live policies.
+        """
+        return None
 
-@runtime_checkable
-class SeatingMode(LeagueMode, Protocol):
-    """A mode that seats all roles of a game, rather than the rivals of a policy whose turn it is."""
+    def state(self) -> Tree:
+        """Return everything that later games depend on."""
+        return None
 
-    def profile(self, view: LeagueView, generator: np.random.Generator) -> Sequence[str]:
-        """Return the member for each role of a game."""
-        ...
-
-
-@runtime_checkable
-class CheckedMode(LeagueMode, Protocol):
-    """A mode that cannot run in every league."""
-
-    def problems(self, members: Members) -> Sequence[str]:
-        """Return why this mode cannot run with these members and sides."""
-        ...
+    def load_state(self, tree: Tree) -> None:
+        """Restore what `state` returned; called if it was not None."""
 
 
 def pick(names: Sequence[str], generator: np.random.Generator, weights: Array | None = None) -> str:
@@ -152,15 +129,15 @@ def pick(names: Sequence[str], generator: np.random.Generator, weights: Array | 
 
 
 @dataclass(frozen=True)
-class NaiveSelfPlay:
+class NaiveSelfPlay(LeagueMode):
     """The live policy of each role, and no snapshots (Tesauro, 1995)."""
 
-    def rival(self, view: LeagueView, launcher: str, role: int, generator: np.random.Generator) -> str | None:
-        return view.live(launcher, role, generator)
+    def rival(self, view: LeagueView, policy: str, role: int, generator: np.random.Generator) -> str | None:
+        return view.live(policy, role, generator)
 
 
 @dataclass(frozen=True)
-class LatestPast:
+class LatestPast(LeagueMode):
     """The live policy with probability `live`, else one of the newest `window` snapshots, each as likely as any other.
 
     The defaults are those of ML-Agents.
@@ -169,15 +146,15 @@ class LatestPast:
     live: Share = 0.5
     window: Count = 10
 
-    def rival(self, view: LeagueView, launcher: str, role: int, generator: np.random.Generator) -> str | None:
+    def rival(self, view: LeagueView, policy: str, role: int, generator: np.random.Generator) -> str | None:
         rivals = [*view.members.added_in(role), *view.members.past_in(role)[-self.window :]]
         if not rivals or generator.random() < self.live:
-            return view.live(launcher, role, generator)
+            return view.live(policy, role, generator)
         return pick(rivals, generator)
 
 
 @dataclass(frozen=True)
-class DeltaUniform:
+class DeltaUniform(LeagueMode):
     """One of the newest snapshots, from the fraction `delta` of their number on: 1 is the newest, 0 all of them.
 
     Bansal et al., 2018, arXiv:1710.03748.
@@ -185,7 +162,7 @@ class DeltaUniform:
 
     delta: Share = 0.5
 
-    def rival(self, view: LeagueView, launcher: str, role: int, generator: np.random.Generator) -> str | None:
+    def rival(self, view: LeagueView, policy: str, role: int, generator: np.random.Generator) -> str | None:
         past = view.members.past_in(role)
         first = min(max(1, int(np.ceil(self.delta * len(past)))), len(past))
         rivals = [*view.members.added_in(role), *past[max(0, first - 1) :]]
@@ -193,20 +170,20 @@ class DeltaUniform:
 
 
 @dataclass(frozen=True)
-class Fictitious:
+class Fictitious(LeagueMode):
     """One of all snapshots, each as likely as any other (fictitious self-play: Heinrich et al., 2015)."""
 
-    def rival(self, view: LeagueView, launcher: str, role: int, generator: np.random.Generator) -> str | None:
+    def rival(self, view: LeagueView, policy: str, role: int, generator: np.random.Generator) -> str | None:
         rivals = [*view.members.added_in(role), *view.members.past_in(role)]
         return pick(rivals, generator) if rivals else None
 
 
 @dataclass(frozen=True)
-class PFSP:
+class PFSP(LeagueMode):
     """Prioritized fictitious self-play: snapshots that are hard to beat more often (Vinyals et al., 2019, Methods).
 
     A game is against a snapshot with probability `past`, else against the live policy. Snapshots are weighted by the
-    probability x that the launcher beats them: `hard` (1 - x)^power, `variance` x (1 - x), `linear` 1 - x, `capped`
+    probability x that the policy beats them: `hard` (1 - x)^power, `variance` x (1 - x), `linear` 1 - x, `capped`
     min(0.5, 1 - x).
     """
 
@@ -214,11 +191,11 @@ class PFSP:
     weighting: Weighting = "hard"
     power: Noise = 2.0
 
-    def rival(self, view: LeagueView, launcher: str, role: int, generator: np.random.Generator) -> str | None:
+    def rival(self, view: LeagueView, policy: str, role: int, generator: np.random.Generator) -> str | None:
         rivals = [*view.members.added_in(role), *view.members.past_in(role)]
         if not rivals or generator.random() >= self.past:
-            return view.live(launcher, role, generator)
-        return pick(rivals, generator, pfsp_weights(view.chances(launcher, rivals), self.weighting, self.power))
+            return view.live(policy, role, generator)
+        return pick(rivals, generator, pfsp_weights(view.chances(policy, rivals), self.weighting, self.power))
 
 
 def pfsp_weights(chances: Array, weighting: Weighting = "hard", power: float = 2.0) -> Array:

@@ -14,13 +14,13 @@ import numpy as np
 from marlflow.base.ranges import SomeShare
 from marlflow.base.sentences import meant
 from marlflow.league.members import Members
-from marlflow.league.modes import LeagueView, pick
+from marlflow.league.modes import LeagueMode, LeagueView, pick
 
 _DEFAULT_PAIRS: Mapping[str, str] = {"response": "average"}
 
 
 @dataclass(frozen=True)
-class NFSP:
+class NFSP(LeagueMode):
     """Each side of each game is played by a best response with probability `eta`, else by its average policy.
 
     `pairs` maps each best response to its average policy, None: {response: average}. One pair may play all roles, or
@@ -29,6 +29,7 @@ class NFSP:
     they were taken, with exploration, as in OpenSpiel's NFSP.
     """
 
+    seats_all_roles = True
     eta: SomeShare = 0.1
     pairs: Mapping[str, str] | None = None
 
@@ -44,7 +45,6 @@ class NFSP:
         return sources
 
     def problems(self, members: Members) -> list[str]:
-        """Return why this mode cannot run with these members and sides."""
         if missing := list(self._missing(members)):
             return missing
         roles, names = range(len(members.sides.roles)), [*self.average_of, *self.average_of.values()]
@@ -78,7 +78,7 @@ class NFSP:
                     known = meant(name, members.incarnations, "those that learn are")
                     yield f"it needs a policy {name!r} that learns{known}; add it, policy@policies.{name}={group}"
 
-    def rival(self, view: LeagueView, launcher: str, role: int, generator: np.random.Generator) -> str | None:
+    def rival(self, view: LeagueView, policy: str, role: int, generator: np.random.Generator) -> str | None:
         return self._member(view.members, role, generator.random() < self.eta, generator)
 
     def profile(self, view: LeagueView, generator: np.random.Generator) -> list[str]:

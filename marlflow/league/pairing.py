@@ -129,9 +129,5 @@ def fewest_first(groups: Sequence[Sequence[Profile]], payoffs: Payoffs, games: i
 def _fewest_games(payoffs: Payoffs, group: Sequence[Profile]) -> int:
     """Return the fewest games of a profile of `group`, each with an equal part of those of a cell that they share."""
     sharing = Counter(map(payoffs.key, group))
-    return min(_games(payoffs, profile) // sharing[payoffs.key(profile)] for profile in group)
-
-
-def _games(payoffs: Payoffs, profile: Profile) -> int:
-    cell = payoffs.cell(profile)
-    return 0 if cell is None else cell.games
+    cells = {profile: payoffs.cell(profile) for profile in group}
+    return min(0 if cell is None else cell.games // sharing[payoffs.key(profile)] for profile, cell in cells.items())

@@ -1,4 +1,4 @@
-"""Payoff tables of a league: outcomes of games by profile and by pair of members, with means, variances and decay."""
+"""Payoffs of a league: who wins a game, and outcomes by profile and by pair of members, with variances and decay."""
 
 from __future__ import annotations
 
@@ -6,16 +6,63 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, combinations
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from marlflow.base.arrays import Array
+from marlflow.base.errors import MatchmakerFailed
 from marlflow.base.serialization import Tree
 from marlflow.league.game_statistics import Outcomes, PairCell, ProfileCell, Returns
-from marlflow.league.outcomes import GameOutcome, scores_by
 from marlflow.league.sides import Sides
+from marlflow.matchmaking.matchmakers import called
 from marlflow.sampling.receipts import EpisodeResult
+
+
+class GameOutcome(Protocol):
+    """Decides how a game ended, in place of the mean returns of its sides.
+
+    It must depend on its arguments alone, so that a resumed run counts the same.
+    """
+
+    def __call__(self, result: EpisodeResult, sides: Mapping[str, Sequence[str]]) -> Mapping[str, float]:
+        """Return the score of each side; the highest wins, and equal scores are a draw. `sides` has their agents."""
+        ...
+
+
+def scores_by(outcome: GameOutcome, sides: Sides, result: EpisodeResult) -> tuple[float, ...]:
+    """Return the score of each side by `outcome`; raises MatchmakerFailed if it raises or does not give them."""
+    agents = {
+        name: [agent for role in sides.of_side(side) for agent in sides.roles[role].agents]
+        for side, name in enumerate(sides.names)
+    }
+    with called(outcome, f"episode {result.episode} of env {result.env}", "outcome") as where:
+        scores = outcome(result, agents)
+    if (problem := _problem(scores, sides)) is not None:
+        raise MatchmakerFailed(where, problem)
+    return tuple(float(scores[name]) for name in sides.names)
+
+
+def _problem(scores: Any, sides: Sides) -> str | None:
+    example = ", ".join(f"{name!r}: {score}" for name, score in zip(sides.names, (1.0, 0.0, 0.0), strict=False))
+    expected = f"not a score for each side, such as {{{example}}}"
+    if not isinstance(scores, Mapping) or set(scores) != set(sides.names):
+        return f"it gave {scores!r:.200}, {expected}"
+    for name, score in scores.items():
+        try:
+            is_finite = math.isfinite(score)
+        except TypeError:
+            is_finite = False
+        if not is_finite:
+            return f"it gave side {name!r} the score {score!r:.80}, which is no finite number"
+    return None
+
+
+def trial_result(sides: Sides) -> EpisodeResult:
+    """Return the result of an invented game in which every agent's return is 0, to try an outcome on."""
+    agents = [agent for role in sides.roles for agent in role.agents]
+    return EpisodeResult(env=0, episode=0, env_steps=1, returns=dict.fromkeys(agents, 0.0), matchup={})
+
 
 Profile = tuple[str, ...]
 """One member for each role, in the order of the roles."""
@@ -113,7 +160,8 @@ class Payoffs:
             returns.add(value, decay)
         scores = game.side_scores(self.sides)
         for (i, j), outcomes in cell.pairs.items():
-            if self._differ(profile, i, j):
+            first, second = ([profile[role] for role in self._roles_of[side]] for side in (i, j))
+            if first != second:
                 outcomes.add(scores[i] - scores[j], decay)
         self._add_pairs(game, scores, decay)
 
@@ -157,10 +205,6 @@ class Payoffs:
     def cell(self, profile: Profile) -> ProfileCell | None:
         """Return the cell that counts the games of a profile; None if it was not played."""
         return self.cells.get(self.key(profile))
-
-    def _differ(self, profile: Profile, i: int, j: int) -> bool:
-        members = [tuple(profile[role] for role in self._roles_of[side]) for side in (i, j)]
-        return members[0] != members[1]
 
     def _add_pairs(self, game: Game, scores: Sequence[float], decay: float) -> None:
         roles, profile = self.sides.roles, game.profile

@@ -19,7 +19,7 @@ from marlflow.base.ranges import Count, PositiveWeight, Steps
 from marlflow.base.serialization import Tree
 from marlflow.league.matches import Matches, all_profiles, until_known
 from marlflow.league.members import Members
-from marlflow.league.modes import LeagueView, pick
+from marlflow.league.modes import LeagueMode, LeagueView, pick
 from marlflow.league.payoffs import Payoffs, Profile
 from marlflow.league.sides import Sides
 from marlflow.league.solvers import SOLVERS, Strategies, general_sum, rectified_rivals
@@ -36,7 +36,7 @@ WINDOWS = 10
 
 
 @dataclass
-class PSRO:
+class PSRO(LeagueMode):
     """Policy-space response oracles.
 
     An iteration ends after `agent_steps` agent steps of each oracle, or when no oracle's mean training return has risen
@@ -52,6 +52,7 @@ class PSRO:
     of its meta-strategy, the second for the next one, each against the rivals that this member does not lose to.
     """
 
+    has_snapshot_rules = has_meta_game = True
     solver: Solver = "nash"
     agent_steps: Steps = 30_000
     patience: Count | None = None
@@ -71,7 +72,6 @@ class PSRO:
         self._ending: set[str] = set()
 
     def problems(self, members: Members) -> list[str]:
-        """Return why this mode cannot run with these members and sides."""
         problems = []
         if self.solver in OF_TWO_ROLES and not _is_of_two_roles(members.sides):
             roles = ", ".join(role.name for role in members.sides.roles)
@@ -89,11 +89,11 @@ class PSRO:
         roles = range(len(members.sides.roles))
         return [[*members.fixed_in(role), *members.past_in(role)] for role in roles]
 
-    def rival(self, view: LeagueView, launcher: str, role: int, generator: np.random.Generator) -> str | None:
+    def rival(self, view: LeagueView, policy: str, role: int, generator: np.random.Generator) -> str | None:
         if not self.meta:
             population = self.populations(view.members)[role]
             return pick(population, generator) if population else None
-        mixture = self._rectified[role].get(launcher, self.meta[role]) if self._rectified else self.meta[role]
+        mixture = self._rectified[role].get(policy, self.meta[role]) if self._rectified else self.meta[role]
         return pick(list(mixture), generator, np.array(list(mixture.values())))
 
     def snapshots_due(self, view: LeagueView, agent_steps: Mapping[str, int]) -> Collection[str]:
@@ -125,7 +125,6 @@ class PSRO:
         return None if self.oracle_from == "latest" else Reset(policy, self.oracle_from)
 
     def matches_wanted(self, members: Members, matches: Matches) -> dict[Profile, int]:
-        """Return the games that the meta-game needs next, by profile; empty if it is known."""
         if not self._is_out_of_date(members):
             return {}
         return until_known(all_profiles(self.populations(members)), matches, self.games, self.payoff_se)
@@ -184,7 +183,6 @@ class PSRO:
         return self.meta or None
 
     def state(self) -> Tree:
-        """Return all that later games depend on."""
         return {
             "iteration": self.iteration,
             "meta": [dict(mixture) for mixture in self.meta],
@@ -193,7 +191,6 @@ class PSRO:
         }
 
     def load_state(self, tree: Any) -> None:
-        """Restore what `state` returned."""
         self.iteration = tree["iteration"]
         self.meta = [dict(mixture) for mixture in tree["meta"]]
         self._rectified = [{oracle: dict(one) for oracle, one in by_oracle.items()} for by_oracle in tree["rectified"]]

@@ -1,38 +1,39 @@
-"""The dealer sends the matchups of a run's environments to workers, and the results back to the matchmaker."""
+"""The dealer sends the matchups of a run's environments to workers, and the results back to the matchmaker.
+
+Each result is passed on exactly once. Those of one round are in an order that does not depend on the workers' speed.
+With asynchronous workers, a round has the results of one worker, so they come in the order in which workers deliver.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter
+from typing import Any
 
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.serialization import Tree
 from marlflow.batches.items import Weights
-from marlflow.matchmaking.failures import called
 from marlflow.matchmaking.matchmakers import (
     AllowedSeats,
     EpisodeId,
-    Matchmaker,
-    StatefulMatchmaker,
+    MatchmakerFunction,
+    called,
     change_of,
     deal_one,
+    matchmaker_of,
     resets_of,
 )
-from marlflow.matchmaking.results import ResultLedger, ResultsMatchmaker
 from marlflow.sampling.episodes import EVALUATION
 from marlflow.sampling.frozen_store import FrozenStore, StoredEntries
 from marlflow.sampling.population import (
     WORKER_MEMBERS,
     Population,
-    PopulationChange,
-    PopulationMatchmaker,
     Reset,
-    ResettingMatchmaker,
 )
 from marlflow.sampling.protocol import Assign, EvaluationRequest, Matchup, Request, Round, Workers
-from marlflow.sampling.receipts import Evaluated, Receipt
+from marlflow.sampling.receipts import EpisodeResult, Evaluated, Receipt
 
 # Number of distinct matchups that are shared between episodes.
 _MOST_SHARED = 4096
@@ -51,7 +52,7 @@ class Dealer:
 
     def __init__(
         self,
-        matchmaker: Matchmaker,
+        matchmaker: MatchmakerFunction,
         seats: AllowedSeats,
         num_envs: int,
         seed: int,
@@ -67,10 +68,7 @@ class Dealer:
         self._population = Population(seats.fits, len(self._worker_envs), worker_members, store)
         self.entries = self._population.store
         """All frozen entries that are dealt or that running episodes may use."""
-        self.matchmaker = matchmaker
-        # Checked once: to check it against a protocol takes longer than to ask it.
-        self._populating = matchmaker if isinstance(matchmaker, PopulationMatchmaker) else None
-        self._resetting = matchmaker if isinstance(matchmaker, ResettingMatchmaker) else None
+        self.matchmaker = matchmaker_of(matchmaker)
         # Grows and shrinks with the population.
         self._seats = AllowedSeats(self._agents, self._population.fits)
         # By environment: the matchups of its next episodes, and the number of the first of these.
@@ -103,12 +101,10 @@ class Dealer:
         returned. Raises MatchmakerFailed.
         """
         began_s = perf_counter()
-        change = PopulationChange()
-        if (matchmaker := self._populating) is not None:
-            versions = {name: published.version for name, published in weights.items()}
-            change = change_of(matchmaker, self._population, versions, agent_steps)
-            self._population.apply(change, weights, schedules)
-        resets = resets_of(self._resetting, self._population) if self._resetting is not None else ()
+        versions = {name: published.version for name, published in weights.items()}
+        change = change_of(self.matchmaker, self._population, versions, agent_steps)
+        self._population.apply(change, weights, schedules)
+        resets = resets_of(self.matchmaker, self._population)
         if resets:
             self._expire({one.policy for one in resets})
         if change.freeze or change.forget or resets:
@@ -168,7 +164,7 @@ class Dealer:
     def record_receipts(self, receipts: Sequence[Receipt]) -> None:
         """Drop the matchups of episodes that began, deal unused ones again, and pass results to the matchmaker."""
         results = self.results.take(receipts, self._in_flight)
-        if results and isinstance(self.matchmaker, ResultsMatchmaker):
+        if results:
             began_s = perf_counter()
             with called(self.matchmaker, "observe"):
                 self.matchmaker.observe(results)
@@ -218,7 +214,7 @@ class Dealer:
             "results": self.results.state(),
             "deal_s": self.deal_s,
             "score_s": self.score_s,
-            "matchmaker": self.matchmaker.state() if isinstance(self.matchmaker, StatefulMatchmaker) else None,
+            "matchmaker": self.matchmaker.state(),
         }
 
     def load_state(self, tree: Tree) -> None:
@@ -238,7 +234,7 @@ class Dealer:
         self._shortest, self._any_ended = tree["shortest"], tree["any_ended"]
         self.results.load_state(tree["results"])
         self.deal_s, self.score_s = tree["deal_s"], tree["score_s"]
-        if tree["matchmaker"] is not None and isinstance(self.matchmaker, StatefulMatchmaker):
+        if tree["matchmaker"] is not None:
             self.matchmaker.load_state(tree["matchmaker"])
 
     def _to_matchup(self, names: Sequence[str]) -> dict[str, str]:
@@ -342,3 +338,54 @@ class DistinctMembers:
         others = [other for other in self._seated if self._policy_of[other] == self._policy_of[name]]
         # Without any version of that policy, the policy itself.
         return others[draw % len(others)] if others else self._policy_of[name]
+
+
+class ResultLedger:
+    """Takes each training episode's result once, by its environment and number.
+
+    `stale` counts results that came too late or twice, `lost` episodes that began and had no result.
+    """
+
+    def __init__(self, num_envs: int) -> None:
+        # The number of each environment's newest counted episode.
+        self._newest = [-1] * num_envs
+        self.stale = self.lost = 0
+
+    def take(
+        self, receipts: Sequence[Receipt], reset: Mapping[int, Collection[str]] | None = None
+    ) -> list[EpisodeResult]:
+        """Return the new results of a round, by tick and environment.
+
+        `reset` has the policies that were reset while an environment's episodes were played: their results are stale.
+        """
+        ended = [result for receipt in receipts for result in receipt.episodes]
+        taken = []
+        for result in sorted(ended, key=lambda result: (result.tick, result.env, result.episode)):
+            newest = self._newest[result.env]
+            if result.episode <= newest:
+                self.stale += 1
+                continue
+            # An environment begins its episodes one after the other, so those in between will have no result.
+            self.lost += result.episode - newest - 1
+            self._newest[result.env] = result.episode
+            if reset and set(reset.get(result.env, ())).intersection(result.matchup.values()):
+                self.stale += 1
+                continue
+            taken.append(result)
+        return taken
+
+    def expire(self, env_index: int, episode: int) -> None:
+        """Mark the result of an environment's running episode as stale, for when it arrives."""
+        if episode > self._newest[env_index]:
+            self.lost += episode - self._newest[env_index] - 1
+            self._newest[env_index] = episode
+
+    def state(self) -> Tree:
+        """Return the counts, and each environment's newest counted episode."""
+        return {"newest": list(self._newest), "stale": self.stale, "lost": self.lost}
+
+    def load_state(self, tree: Any) -> None:
+        """Restore what `state` returned; new environments begin with episode 0."""
+        for env_index, newest in enumerate(tree["newest"][: len(self._newest)]):
+            self._newest[env_index] = newest
+        self.stale, self.lost = tree["stale"], tree["lost"]

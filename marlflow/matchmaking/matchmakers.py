@@ -6,9 +6,12 @@ depend on the number of workers or their speed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from types import TracebackType
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -16,15 +19,44 @@ from marlflow.base.errors import ConfigInvalid, MatchmakerFailed
 from marlflow.base.random import key
 from marlflow.base.sentences import meant
 from marlflow.base.serialization import Tree
-from marlflow.matchmaking.failures import called
 from marlflow.sampling.episodes import EVALUATION
-from marlflow.sampling.population import (
-    Population,
-    PopulationChange,
-    PopulationMatchmaker,
-    Reset,
-    ResettingMatchmaker,
-)
+from marlflow.sampling.population import Population, PopulationChange, Reset
+from marlflow.sampling.protocol import EvaluationRequest
+from marlflow.sampling.receipts import EpisodeResult, Evaluated
+
+
+def matchmaker_name(matchmaker: object) -> str:
+    """Return the name of a matchmaker's function or class."""
+    named = matchmaker
+    # A functools.partial has its function in `func`, like a function that stands for a matchmaker.
+    while hasattr(named, "func"):
+        named = named.func
+    return str(getattr(named, "__qualname__", type(named).__name__))
+
+
+_OWN = ("marlflow.matchmaking.", "marlflow.league.payoffs")
+
+
+@contextmanager
+def called(matchmaker: object, what: str, kind: str = "matchmaker") -> Iterator[str]:
+    """Give the words for a call of a matchmaker; an exception becomes MatchmakerFailed with them."""
+    where = f"{kind} {matchmaker_name(matchmaker)}, {what}"
+    try:
+        yield where
+    except MatchmakerFailed:
+        # Of a part of the matchmaker, such as a league's outcome: it has its own words.
+        raise
+    except Exception as error:
+        raise MatchmakerFailed(where, f"it raised {type(error).__name__}: {error}", _user_traceback(error)) from error
+
+
+def _user_traceback(error: Exception) -> str:
+    frame: TracebackType | None = error.__traceback__
+    # The first frames are of this module and of the caller.
+    while frame is not None and frame.tb_frame.f_globals.get("__name__", "").startswith(_OWN):
+        frame = frame.tb_next
+    return "".join(traceback.format_exception(type(error), error, frame, chain=False))
+
 
 # Separates the random stream of matchups from the streams of environments and agents.
 _STREAM = int.from_bytes(b"matchup", "big")
@@ -39,32 +71,72 @@ class EpisodeId(NamedTuple):
     episode: int
 
 
-class Matchmaker(Protocol):
-    """Assigns policies to the agents of one episode.
+class Matchmaker:
+    """Base class of matchmakers: override `__call__`, and what else is needed; every other method does nothing.
 
     {"player_0": "main", "player_1": "rival"} = matchmaker(EpisodeId(3, 7), ["player_0", "player_1"], rng)
+
+    A function that is called like this is a matchmaker, too.
     """
 
     def __call__(self, episode: EpisodeId, agents: Sequence[str], generator: np.random.Generator) -> Mapping[str, str]:
         """Return a policy or frozen version for each of `agents`, all declared agents."""
-        ...
+        raise NotImplementedError
 
+    def change_population(self, published: Mapping[str, int], agent_steps: Mapping[str, int]) -> PopulationChange:
+        """Return what to freeze and forget, given learning policies' versions and sampled agent steps.
 
-@runtime_checkable
-class StatefulMatchmaker(Matchmaker, Protocol):
-    """A matchmaker whose state is saved in checkpoints."""
+        Called before each round.
+        """
+        return PopulationChange()
+
+    def reset_policies(self) -> Collection[str]:
+        """Return the policies that it may ever reset, which are checked before the run."""
+        return ()
+
+    def resets(self) -> Sequence[Reset]:
+        """Return what to reset before the next round.
+
+        Called before each round, after `change_population`, which therefore freezes the version before the reset.
+        """
+        return ()
+
+    def observe(self, results: Sequence[EpisodeResult]) -> None:
+        """Count the training episodes that ended in one round, each once, in the order of their ends."""
+
+    def matches_due(self) -> EvaluationRequest | None:
+        """Return the games to play before the next round, without weights; None if there are none."""
+        return None
+
+    def observe_matches(self, evaluated: Evaluated) -> None:
+        """Count the results of the games that `matches_due` returned."""
 
     def state(self) -> Tree:
-        """Return the state as a tree (see `base.serialization`)."""
-        ...
+        """Return the state to save in checkpoints, as a tree (see `base.serialization`)."""
+        return None
 
     def load_state(self, tree: Tree) -> None:
-        """Restore what `state` returned."""
-        ...
+        """Restore what `state` returned; called if it was not None."""
+
+
+MatchmakerFunction: TypeAlias = Callable[[EpisodeId, Sequence[str], np.random.Generator], Mapping[str, str]]
 
 
 @dataclass(frozen=True)
-class RandomSeats:
+class _OfFunction(Matchmaker):
+    func: MatchmakerFunction
+
+    def __call__(self, episode: EpisodeId, agents: Sequence[str], generator: np.random.Generator) -> Mapping[str, str]:
+        return self.func(episode, agents, generator)
+
+
+def matchmaker_of(given: MatchmakerFunction) -> Matchmaker:
+    """Return a matchmaker, or a function as one."""
+    return given if isinstance(given, Matchmaker) else _OfFunction(given)
+
+
+@dataclass(frozen=True)
+class RandomSeats(Matchmaker):
     """Assigns `policies` to agents at random, equally often or once more per episode.
 
     Every policy must fit every agent. Raises ConfigInvalid for no or repeated policies.
@@ -130,7 +202,7 @@ def deal_one(matchmaker: Matchmaker, seats: AllowedSeats, episode: EpisodeId, se
 
 
 def change_of(
-    matchmaker: PopulationMatchmaker,
+    matchmaker: Matchmaker,
     population: Population,
     published: Mapping[str, int],
     agent_steps: Mapping[str, int],
@@ -143,7 +215,7 @@ def change_of(
     return change
 
 
-def resets_of(matchmaker: ResettingMatchmaker, population: Population) -> Sequence[Reset]:
+def resets_of(matchmaker: Matchmaker, population: Population) -> Sequence[Reset]:
     """Return the matchmaker's resets; raises MatchmakerFailed if they cannot be made."""
     with called(matchmaker, "resets") as where:
         may_reset, resets = matchmaker.reset_policies(), matchmaker.resets()

@@ -29,7 +29,6 @@ class EarlyStop(Callback):
         self._without = 0
 
     def began(self, info: RunInfo) -> None:
-        """Begin to count."""
         self._best, self._without = None, 0
 
     def reported(self, record: Report) -> StopRun | None:
@@ -50,5 +49,4 @@ class EarlyStop(Callback):
         return {"best": self._best, "without": self._without}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore `state`."""
         self._best, self._without = state["best"], int(state["without"])

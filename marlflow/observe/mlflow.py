@@ -44,7 +44,6 @@ class MlflowSink(Callback):
         self._run_id = ""
 
     def problems(self) -> Sequence[str]:
-        """Return what is missing: the package."""
         return missing_extra("mlflow", "mlflow")
 
     def began(self, info: RunInfo) -> None:

@@ -1,18 +1,70 @@
-"""Reports as lines of `metrics.jsonl`, and as numbers by env steps for other sinks."""
+"""Reports as lines of `metrics.jsonl`, as a table of these, and as numbers by env steps for other sinks."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from marlflow.base.errors import InvalidInput
-from marlflow.observe.appended import AppendedFile
 from marlflow.observe.callback import Callback, RunEnd
 from marlflow.observe.report import Report, RunInfo
+
+
+class AppendedFile:
+    """Appends whole pieces; one that the disk refuses waits in memory and is written before the next.
+
+    `written` counts pieces.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Unbuffered, so that a failed write leaves nothing that closing the file would try to write again.
+        self._file = path.open("ab", buffering=0)
+        self._size = self._file.seek(0, os.SEEK_END)
+        self._waiting: list[bytes] = []
+        self.written = 0
+
+    def append(self, piece: bytes) -> None:
+        """Write a piece; raises OSError if it has to wait."""
+        # Queued before writing, so that a failed write keeps it.
+        self._waiting.append(piece)
+        self._write()
+
+    def _write(self) -> None:
+        data = memoryview(b"".join(self._waiting))
+        size = len(data)
+        try:
+            while data:
+                data = data[self._file.write(data) :]
+        except OSError:
+            # Pipes and devices cannot be truncated.
+            with suppress(OSError):
+                self._file.truncate(self._size)
+            raise
+        self._size += size
+        self.written += len(self._waiting)
+        self._waiting.clear()
+
+    def sync(self) -> None:
+        """Write all pieces and fsync; raises OSError if that fails."""
+        self._write()
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Close the file; raises OSError if waiting pieces cannot be written. May be called twice."""
+        if self._file.closed:
+            return
+        try:
+            self._write()
+        finally:
+            self._file.close()
+
 
 METRICS = "metrics.jsonl"
 """Name of the reports file in a run's folder."""
@@ -44,7 +96,7 @@ class JsonlSink(Callback):
     def reported(self, record: Report) -> None:
         """Append one line; raises TypeError for a value that is no number, text, list or mapping."""
         if self._file is not None:
-            self._file.append(_line(record).encode())
+            self._file.append(f"{json.dumps(_plain(record, 'record'), allow_nan=False)}\n".encode())
 
     def sync(self) -> None:
         """Flush all reports to disk; raises OSError if that fails."""
@@ -83,10 +135,6 @@ def _keep_first_reports(path: Path, count: int) -> tuple[int, list[str]]:
     # Truncated in place, because a full disk has no room for a copy.
     os.truncate(path, sum(map(len, whole[:count])))
     return len(whole[:count]), [line.decode(errors="replace").rstrip() for line in whole[count:]]
-
-
-def _line(record: Mapping[str, Any]) -> str:
-    return json.dumps(_plain(record, "record"), allow_nan=False) + "\n"
 
 
 def _plain(value: Any, where: str) -> Any:
@@ -149,3 +197,35 @@ def settings(configuration: Any, path: str = "") -> Iterator[tuple[str, bool | i
         yield path, configuration if isinstance(configuration, bool | int | float) else str(configuration)
     for key, value in items:
         yield from settings(value, f"{path}.{key}" if path else str(key))
+
+
+def rows(metrics_path: Path) -> list[dict[str, Any]]:
+    """Read a `metrics.jsonl` as flat dicts, with keys such as `policies.prey.return_mean`.
+
+    Raises InvalidInput as `read_metrics`.
+    """
+    return [dict(_columns_of(report)) for report in read_metrics(metrics_path)]
+
+
+def frame(metrics_path: Path) -> Any:
+    """Read a `metrics.jsonl` as a pandas DataFrame; raises InvalidInput also if pandas is not installed."""
+    records = rows(metrics_path)
+    try:
+        # pandas is no dependency of marlflow.
+        pandas = importlib.import_module("pandas")
+    except ImportError as error:
+        raise InvalidInput(
+            [
+                "frame() makes a pandas DataFrame, and pandas is not installed; pip install pandas, or read the same "
+                f"reports from {metrics_path}, one JSON object in each line"
+            ]
+        ) from error
+    return pandas.DataFrame(records)
+
+
+def _columns_of(value: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for key, item in value.items():
+        if isinstance(item, Mapping):
+            yield from _columns_of(item, f"{path}{key}.")
+        else:
+            yield f"{path}{key}", item

@@ -15,10 +15,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from marlflow.observe.appended import AppendedFile
 from marlflow.observe.callback import Callback, RunEnd
 from marlflow.observe.report import Report, RunInfo
-from marlflow.observe.sinks import scalars_by_step, settings
+from marlflow.observe.sinks import AppendedFile, scalars_by_step, settings
 
 # Sections of the configuration that describe what is trained; the others would be columns that rarely differ.
 _HPARAMS = ("seed", "env", "policies", "default_policy", "learners", "mapping", "league", "rollouts", "stop")
@@ -39,7 +38,6 @@ class TensorBoardSink(Callback):
         self._session_end: Any = None
 
     def began(self, info: RunInfo) -> None:
-        """Remember the run."""
         self._info = info
 
     def reported(self, record: Report) -> None:

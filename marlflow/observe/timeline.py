@@ -5,19 +5,142 @@ It is written at each report, in Chrome's trace event format, for https://ui.per
 
 from __future__ import annotations
 
+import math
 import time
-from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from marlflow.flow import StageId, StageTimes
 from marlflow.observe.callback import Callback, EvaluationEvent, FaultEvent, RunEnd
-from marlflow.observe.clock_offset import ClockOffset
 from marlflow.observe.report import Report, RunInfo
-from marlflow.observe.trace import Span
-from marlflow.observe.trace_events import Arrows, PlacedSlice, Slice, TraceEvents, merged_slices
-from marlflow.observe.trace_file import TraceFile
+from marlflow.observe.trace_events import Arrows, PlacedSlice, Slice, TraceEvents, TraceFile, merged_slices
+
+
+@dataclass(slots=True)
+class ClockOffset:
+    """Bounds, over all calls, of the seconds to add to another clock; (0, 0) if both clocks agree.
+
+    Work lies between its call and its answer, so `low <= offset <= high`. The midpoint is used as in NTP (RFC 5905).
+    """
+
+    low: float = -math.inf
+    high: float = math.inf
+
+    def corrected(self, work: Span, sent_s: float, received_s: float) -> Span:
+        """Return when work was done by this clock; without a bound on one side, the smallest correction.
+
+        >>> ClockOffset().corrected((1.0, 2.0), 0.5, 2.5)
+        (1.0, 2.0)
+        >>> ClockOffset().corrected((101.0, 102.0), 0.5, 2.5)
+        (1.0, 2.0)
+        """
+        low, high = sent_s - work[0], received_s - work[1]
+        self.low, self.high = max(self.low, low), min(self.high, high)
+        if self.low > self.high:
+            # A clock was set, or its process is another one now.
+            self.low, self.high = min(low, high), max(low, high)
+        offset = min(max(0.0, self.low), self.high)
+        if offset and math.isfinite(self.low) and math.isfinite(self.high):
+            offset = (self.low + self.high) / 2
+        return work[0] + offset, work[1] + offset
+
+
+Span: TypeAlias = tuple[float, float]  # began and ended, in seconds
+
+
+class Interval(NamedTuple):
+    """One call of a stage, in seconds of one clock."""
+
+    plan: str
+    stage: str
+    began_s: float
+    ended_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """Seconds during which both stages were busy, and each one."""
+
+    both_s: float
+    first_busy_s: float
+    second_busy_s: float
+
+
+class Trace:
+    """The last `capacity` intervals of all stages (about 150 bytes each); `dropped` counts older ones."""
+
+    def __init__(self, capacity: int = 100_000) -> None:
+        self._intervals: deque[Interval] = deque(maxlen=capacity)
+        self.dropped = 0
+
+    @property
+    def intervals(self) -> tuple[Interval, ...]:
+        """The stored intervals."""
+        return tuple(self._intervals)
+
+    def add(self, plan: str, stage: str, began_s: float, ended_s: float) -> None:
+        """Store one interval, replacing the oldest if full."""
+        if ended_s < began_s:
+            raise ValueError(f"stage {stage!r} of plan {plan!r}: ended at {ended_s} s, before it began at {began_s} s")
+        self.dropped += len(self._intervals) == self._intervals.maxlen
+        self._intervals.append(Interval(plan, stage, began_s, ended_s))
+
+    def spans(self, plan: str, stage: str) -> list[Span]:
+        """Return a stage's busy times, in order of addition."""
+        return [
+            (began, ended)
+            for its_plan, its_stage, began, ended in self._intervals
+            if (its_plan, its_stage) == (plan, stage)
+        ]
+
+    def overlap_s(self, first: tuple[str, str], second: tuple[str, str]) -> Overlap:
+        """Return how long two stages, each (plan, stage), were busy at once, and each one."""
+        a, b = self.spans(*first), self.spans(*second)
+        return Overlap(overlap_s(a, b), busy_s(a), busy_s(b))
+
+
+def merged(spans: Iterable[Span]) -> list[Span]:
+    """Return the same covered time as sorted, disjoint spans without empty ones.
+
+    >>> merged([(4.0, 5.0), (0.0, 2.0), (1.0, 3.0), (3.0, 3.5)])
+    [(0.0, 3.5), (4.0, 5.0)]
+    """
+    result: list[Span] = []
+    for began, ended in sorted(spans):
+        if began == ended:
+            continue
+        if result and began <= result[-1][1]:
+            result[-1] = (result[-1][0], max(ended, result[-1][1]))
+        else:
+            result.append((began, ended))
+    return result
+
+
+def busy_s(spans: Iterable[Span]) -> float:
+    """Return seconds covered by at least one span."""
+    return sum(ended - began for began, ended in merged(spans))
+
+
+def overlap_s(first: Iterable[Span], second: Iterable[Span]) -> float:
+    """Return seconds covered by both.
+
+    >>> overlap_s([(0.0, 2.0), (3.0, 4.0)], [(1.0, 3.5)])
+    1.5
+    """
+    a, b = merged(first), merged(second)
+    total, i, j = 0.0, 0, 0
+    while i < len(a) and j < len(b):
+        total += max(0.0, min(a[i][1], b[j][1]) - max(a[i][0], b[j][0]))
+        # Advance the span that ends first: the other may overlap the next one too.
+        if a[i][1] <= b[j][1]:
+            i += 1
+        else:
+            j += 1
+    return total
+
 
 DRIVER: Final = "driver"
 # A piece is written early if this many slices wait.
@@ -136,12 +259,10 @@ class Timeline(Callback):
         self._write()
 
     def evaluated(self, evaluation: EvaluationEvent) -> None:
-        """Add an evaluation."""
         span = evaluation.began_s, evaluation.ended_s
         self._add(DRIVER, "evaluation", span, {"at_env_steps": evaluation.env_steps})
 
     def fault(self, fault: FaultEvent) -> None:
-        """Mark a fault."""
         self._events.mark(fault.kind, self._now_s(), {"where": fault.where, "reason": fault.reason})
 
     def ended(self, result: RunEnd) -> None:

@@ -35,7 +35,6 @@ class TrackioSink(Callback):
         self._run: Any = None
 
     def problems(self) -> Sequence[str]:
-        """Return what is missing: the package."""
         return missing_extra("trackio", "trackio")
 
     def began(self, info: RunInfo) -> None:
@@ -62,7 +61,6 @@ class TrackioSink(Callback):
             self._run.log(numbers, step=env_steps)
 
     def ended(self, result: RunEnd) -> None:
-        """Finish the run of Trackio."""
         if self._run is not None:
             with redirect_stdout(io.StringIO()):
                 self._run.finish()

@@ -1,4 +1,4 @@
-"""The live view as one Rich renderable: a header, a table of policies, a table of stages.
+"""The console on a terminal: a header, a table of policies, a table of stages, with log lines above them.
 
 Columns and rows depend on the terminal's size: where it is too narrow, the least important columns are left out, and
 those that name a row stay whole.
@@ -6,20 +6,33 @@ those that name a row stay whole.
 
 from __future__ import annotations
 
+import logging
+import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from textwrap import wrap
-from typing import Literal
+from typing import Any, Literal
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from marlflow.observe import wording
-from marlflow.observe.rates import StageShares, progress, rollout_shares, stage_shares, updates_per_s
+from marlflow.observe.console import RunConsole
+from marlflow.observe.rates import (
+    StageShares,
+    TableRow,
+    progress,
+    rollout_shares,
+    stage_shares,
+    table_rows,
+    updates_per_s,
+    with_last_evaluations,
+)
 from marlflow.observe.report import LearnerMetrics, PolicyMetrics, Report, RunInfo
-from marlflow.observe.rows import TableRow, table_rows
 
 NARROW_COLUMNS, WIDE_COLUMNS, SPREAD_COLUMNS, ALL_LOSS_TERMS_COLUMNS = 80, 110, 130, 150
 _POLICY_STYLES = ("cyan", "magenta", "green", "blue", "yellow", "red")
@@ -76,7 +89,9 @@ class View:
         yield from _more(len(listed) - policy_rows, "policy", "policies")
         yield Text()
         if now["stages"]:
-            shown = _busiest(list(stages), now, stage_rows)
+            # In plan order and by total time, so that rows stay in place between reports.
+            busiest = sorted(stages, key=lambda name: -now["stages"][name]["busy_s"])[:stage_rows]
+            shown = [name for name in stages if name in busiest]
             if shown:
                 yield _stages({name: stages[name] for name in shown}, now, options, _styles(listed))
             yield from _more(len(now["stages"]) - len(shown), "stage that was less busy", "stages that were less busy")
@@ -284,12 +299,6 @@ def _stages(
     return _table(fitted, gap, [styles.get(plan, "") for plan, _, _ in names])
 
 
-def _busiest(busy: Sequence[str], now: Report, rows: int) -> list[str]:
-    # In plan order and by total time, so that rows stay in place between reports.
-    busiest = set(sorted(busy, key=lambda name: -now["stages"][name]["busy_s"])[:rows])
-    return [name for name in busy if name in busiest]
-
-
 def _share_bar(share: StageShares, ascii_only: bool) -> Text:
     """Draw busy, waiting for input and waiting for room as a bar; blank means that no call ended."""
     glyphs, bar, drawn, end = _SHARE_GLYPHS_ASCII if ascii_only else _SHARE_GLYPHS, Text(), 0, 0.0
@@ -300,3 +309,68 @@ def _share_bar(share: StageShares, ascii_only: bool) -> Text:
         bar.append(glyph * columns, style)
         drawn += columns
     return bar
+
+
+class LiveConsole(RunConsole):
+    """Shows the run until `close`, which leaves the last state on screen.
+
+    Log lines on the terminal appear above the view.
+    """
+
+    def __init__(
+        self, info: RunInfo, terminal: Console | None = None, clock_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._info = info
+        self._terminal = terminal or Console(highlight=False)
+        self._clock_s = clock_s
+        self._before: Report | None = None
+        self._now: Report | None = None
+        self._reported_at_s = clock_s()
+        self._is_open = True
+        self._live = Live(
+            console=self._terminal, get_renderable=self._view, refresh_per_second=1, vertical_overflow="crop"
+        )
+        terminal_streams = (sys.stdout, sys.stderr)
+        self._live.start(refresh=True)
+        # Live replaces sys.stdout and sys.stderr when it starts; handlers still hold the originals.
+        self._redirected = list(_redirect_logging(terminal_streams))
+
+    def report(self, record: Report) -> None:
+        now = with_last_evaluations(self._now, record)
+        self._before, self._now, self._reported_at_s = self._now, now, self._clock_s()
+        self._live.refresh()
+
+    def notice(self, text: str) -> None:
+        # Not wrapped, so that a command in it can be copied.
+        message = Text(f"{wording.duration(self._run_s())}  {text}", style="bold yellow")
+        self._terminal.print(message, soft_wrap=True)
+
+    def close(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            self._live.stop()
+            for handler, stream in self._redirected:
+                handler.setStream(stream)
+
+    def _run_s(self) -> float:
+        return (self._now["time_s"] if self._now else 0.0) + self._clock_s() - self._reported_at_s
+
+    def _view(self) -> View:
+        if self._is_open:
+            return View(self._info, self._before, self._now, self._run_s(), self._terminal.height)
+        last_s = self._now["time_s"] if self._now else self._run_s()
+        return View(self._info, self._before, self._now, last_s)
+
+
+def _redirect_logging(terminal_streams: tuple[Any, Any]) -> Iterator[tuple[logging.StreamHandler[Any], Any]]:
+    """Redirect logging handlers to the replaced terminal streams; yield the previous streams."""
+    loggers = [logging.root, *logging.root.manager.loggerDict.values()]
+    handlers = {
+        handler: None for logger in loggers if isinstance(logger, logging.Logger) for handler in logger.handlers
+    }
+    replacements = {id(old): new for old, new in zip(terminal_streams, (sys.stdout, sys.stderr), strict=True)}
+    for handler in handlers:
+        if isinstance(handler, logging.StreamHandler) and id(handler.stream) in replacements:
+            previous = handler.setStream(replacements[id(handler.stream)])
+            if previous is not None:
+                yield handler, previous

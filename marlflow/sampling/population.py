@@ -9,7 +9,7 @@ from collections import ChainMap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, cast
 
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.sentences import meant
@@ -36,15 +36,6 @@ class PopulationChange:
     forget: Collection[str] = ()
 
 
-@runtime_checkable
-class PopulationMatchmaker(Protocol):
-    """A matchmaker that also freezes versions of policies."""
-
-    def change_population(self, published: Mapping[str, int], agent_steps: Mapping[str, int]) -> PopulationChange:
-        """Return what to freeze and forget, given learning policies' versions and sampled agent steps."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Reset:
     """A decision that a policy begins again: `to` its `initial` parameters, `fresh` random ones, or a frozen entry's.
@@ -55,23 +46,6 @@ class Reset:
 
     policy: str
     to: str
-
-
-@runtime_checkable
-class ResettingMatchmaker(Protocol):
-    """A matchmaker that also lets policies begin again."""
-
-    def reset_policies(self) -> Collection[str]:
-        """Return the policies that it may ever reset, which are checked before the run."""
-        ...
-
-    def resets(self) -> Sequence[Reset]:
-        """Return what to reset before the next round.
-
-        Called before each round, after `change_population` if there is one, which therefore freezes the version before
-        the reset.
-        """
-        ...
 
 
 class Population:

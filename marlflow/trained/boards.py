@@ -1,4 +1,4 @@
-"""Shows what an agent observes, and its actions, as text for a person.
+"""Shows what an agent observes, and its actions, as text for a person; classic games of PettingZoo as boards.
 
 An environment may say it itself, with a method `observation_text(agent)`, with `action_text(agent, action)`, or with
 both, and with an attribute `moves_are_public`. Otherwise the classic games of PettingZoo are drawn from what the agent
@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+
+from marlflow.base.arrays import Array
 
 _MOST_NUMBERS = 200
 
@@ -87,8 +89,6 @@ class OwnBoard(Board):
 
 def board_of(env: Any) -> Board:
     """Return how to show `env`, an environment of PettingZoo, as text."""
-    from marlflow.trained.classic_boards import classic_board
-
     game = env.unwrapped
     rendered = RenderedBoard if getattr(env, "render_mode", None) == "ansi" else Board
     board = (classic_board(type(game).__module__) or rendered)(env)
@@ -110,3 +110,166 @@ def grid(cells: Sequence[Sequence[str]], rows: Sequence[str] = (), columns: Sequ
         lines.append([*([""] if rows else []), *columns])
     width = max(len(cell) for line in lines for cell in line)
     return "\n".join("  ".join(cell.rjust(width) for cell in line).rstrip() for line in lines)
+
+
+class _ClassicBoard(Board):
+    signs = ("", "")
+    """The signs of the first agent and of the second."""
+
+    def seen(self, agent: str) -> Any:
+        """Return what the game itself shows `agent`: wrappers may change what policies see."""
+        observation = self.game.observe(agent)
+        return observation["observation"] if isinstance(observation, Mapping) else observation
+
+    def sign(self, agent: str) -> str:
+        """Return the sign of `agent`."""
+        return self.signs[self.game.possible_agents.index(agent)]
+
+    def cells(self, agent: str, planes: Array, empty: Sequence[Sequence[str]] | None = None) -> list[list[str]]:
+        """Return the signs on a board, whose planes are the stones of `agent` and of its opponent."""
+        mine = self.sign(agent)
+        theirs = self.signs[mine == self.signs[0]]
+        free = np.full(planes.shape[:2], ".") if empty is None else np.array(empty)
+        drawn = np.where(planes[..., 0] > 0, mine, np.where(planes[..., 1] > 0, theirs, free))
+        return [list(map(str, row)) for row in drawn.tolist()]
+
+    def for_all(self) -> str:
+        if not self.public:
+            return ""
+        # Without the first line, which says whose stones are whose.
+        return self.text(self.game.possible_agents[0], None).partition("\n")[2]
+
+
+class _TicTacToe(_ClassicBoard):
+    public, signs = True, ("X", "O")
+
+    def text(self, agent: str, observation: Any) -> str:
+        # The environment numbers the cells down the columns. A free cell shows the number of its action.
+        numbers = [["0", "3", "6"], ["1", "4", "7"], ["2", "5", "8"]]
+        return f"you are {self.sign(agent)}\n{grid(self.cells(agent, np.swapaxes(self.seen(agent), 0, 1), numbers))}"
+
+
+class _ConnectFour(_ClassicBoard):
+    public, signs = True, ("X", "O")
+
+    def text(self, agent: str, observation: Any) -> str:
+        cells = self.cells(agent, self.seen(agent))
+        return f"you are {self.sign(agent)}\n{grid(cells, columns=[str(column) for column in range(len(cells[0]))])}"
+
+
+_GO_COLUMNS = "ABCDEFGHJKLMNOPQRSTUVWXYZ"
+
+
+class _Go(_ClassicBoard):
+    public, signs = True, ("#", "o")
+
+    def text(self, agent: str, observation: Any) -> str:
+        # From the position itself: the planes that the environment gives its agents swap colors with every move.
+        signs = {0: ".", 1: "#", -1: "o"}
+        cells = [[signs[stone] for stone in row] for row in self.game._go.board.tolist()]
+        rows = [str(len(cells) - row) for row in range(len(cells))]
+        return f"you are {self.sign(agent)} (# is black, o is white)\n{grid(cells, rows, _GO_COLUMNS[: len(cells)])}"
+
+    def action(self, agent: str, action: int) -> str:
+        size = self.game.observation_space(agent)["observation"].shape[0]
+        row, column = divmod(action, size)
+        return "pass" if row == size else f"{_GO_COLUMNS[column]}{size - row}"
+
+
+class _Chess(_ClassicBoard):
+    public, signs = True, ("white, the capital letters", "black, the small letters")
+
+    def text(self, agent: str, observation: Any) -> str:
+        cells = [row.split() for row in str(self.game.board).splitlines()]
+        return f"you are {self.sign(agent)}\n{grid(cells, list('87654321'), 'abcdefgh')}"
+
+    def action(self, agent: str, action: int) -> str:
+        from pettingzoo.classic.chess import chess_utils
+
+        player = self.game.possible_agents.index(agent)
+        return str(chess_utils.action_to_move(self.game.board, action, player).uci())
+
+
+class _Hanabi(_ClassicBoard):
+    def text(self, agent: str, observation: Any) -> str:
+        return str(self.game.hanabi_env.game_state.observation_string(self.game.possible_agents.index(agent)))
+
+    def action(self, agent: str, action: int) -> str:
+        state, player = self.game.hanabi_env.game_state, self.game.possible_agents.index(agent)
+        return str(state.action_to_string(player, action)).strip("()")
+
+
+class _RockPaperScissors(_ClassicBoard):
+    names = ("rock", "paper", "scissors", "lizard", "Spock")
+
+    def text(self, agent: str, observation: Any) -> str:
+        last = int(self.seen(agent))
+        if last >= self.game.action_space(agent).n:
+            return "the first round"
+        return f"your opponent's last choice: {self.action(agent, last) or last}"
+
+    def action(self, agent: str, action: int) -> str:
+        return self.names[action] if action < len(self.names) else ""
+
+
+_SUITS, _RANKS = "SHDC", "A23456789TJQK"
+
+
+class _Poker(_ClassicBoard):
+    names: Sequence[str] = ("call", "raise", "fold", "check")
+
+    def cards(self, observation: Array) -> str:
+        """Return the cards in the first 52 places of `observation`."""
+        cards = [f"{_RANKS[card % 13]}{_SUITS[card // 13]}" for card in np.flatnonzero(observation[:52])]
+        return f"your cards and those on the table: {' '.join(cards)}"
+
+    def action(self, agent: str, action: int) -> str:
+        return self.names[action]
+
+
+class _LimitTexasHoldem(_Poker):
+    def text(self, agent: str, observation: Any) -> str:
+        seen = self.seen(agent)
+        raised = [str(number) for number in seen[52:72].reshape(4, 5).argmax(axis=1).tolist()]
+        return f"{self.cards(seen)}\nraises in rounds 1 to 4: {' '.join(raised)}"
+
+
+class _NoLimitTexasHoldem(_Poker):
+    names = ("fold", "check or call", "raise half the pot", "raise the pot", "all in")
+
+    def text(self, agent: str, observation: Any) -> str:
+        seen = self.seen(agent)
+        return (
+            f"{self.cards(seen)}\nyour chips in the pot: {seen[52]:g}; the most that any player has in it: {seen[53]:g}"
+        )
+
+
+class _LeducHoldem(_Poker):
+    def text(self, agent: str, observation: Any) -> str:
+        seen = self.seen(agent)
+        mine, chips, others = (int(seen[at : at + width].argmax()) for at, width in ((0, 3), (6, 15), (21, 15)))
+        table = "JQK"[int(seen[3:6].argmax())] if seen[3:6].any() else "none yet"
+        chips_of_both = f"chips in the pot: yours {chips}, your opponent's {others}"
+        return f"your card: {'JQK'[mine]}; on the table: {table}\n{chips_of_both}"
+
+
+# The longer one of two names comes first.
+_BOARDS = {
+    "tictactoe": _TicTacToe,
+    "connect_four": _ConnectFour,
+    "go": _Go,
+    "chess": _Chess,
+    "hanabi": _Hanabi,
+    "rps": _RockPaperScissors,
+    "rlcard_envs.leduc_holdem": _LeducHoldem,
+    "rlcard_envs.texas_holdem_no_limit": _NoLimitTexasHoldem,
+    "rlcard_envs.texas_holdem": _LimitTexasHoldem,
+}
+
+
+def classic_board(module: str) -> type[Board] | None:
+    """Return how to show the game of this module as text; None if it is no classic game of PettingZoo."""
+    name = module.removeprefix("pettingzoo.classic.")
+    if name == module:
+        return None
+    return next((board for game, board in _BOARDS.items() if f"{name}.".startswith(f"{game}.")), None)

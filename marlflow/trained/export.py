@@ -1,30 +1,44 @@
-"""Export a policy's network to ONNX or to PyTorch's .pt2, and compare what is written with the policy itself."""
+"""Export a policy's network to ONNX or to PyTorch's .pt2, and compare what is written with the policy itself.
+
+float32 has 24 bits, so two ways to compute the same sum differ by about 1e-7 of its largest terms. A difference in
+absolute numbers therefore grows with the outputs. What it means is said by the relative difference, by that of the
+actions' probabilities, and by whether any greedy action differs.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+import torch
+from scipy.special import softmax
+
 from marlflow.algorithms.algorithm import describe_space
+from marlflow.base.arrays import Array
 from marlflow.base.errors import ConfigInvalid, MarlflowError
 from marlflow.base.files import file_name
-from marlflow.base.progress import progress
+from marlflow.base.progress import progress, tracked
+from marlflow.base.random import RowRandom
 from marlflow.base.sentences import meant
+from marlflow.base.spaces import Spaces, components
 from marlflow.config.experiment import Experiment
+from marlflow.env.adapter import EnvAdapter, StepResult
+from marlflow.env.opening import open_adapter
+from marlflow.env.spaces_only import observation_rows
 from marlflow.policy.adapted import AdaptedActor
+from marlflow.policy.tensors import as_tensor
 from marlflow.policy.warmup import network_of
 from marlflow.runs.saved_runs import Which
-from marlflow.trained.export_check import OutputDifference, difference
-from marlflow.trained.export_rows import check_rows
-from marlflow.trained.exported_files import written
-from marlflow.trained.load import load
-from marlflow.trained.policy import TrainedPolicy
+from marlflow.trained.exported_files import Session, written
+from marlflow.trained.games import Decision, Episode, Stopped, Watcher, play_episode, policy_player, seating
 from marlflow.trained.portable import PortableActor, described_leaf
-from marlflow.trained.team import Team
+from marlflow.trained.team import Team, TrainedPolicy, load
 
 Format = Literal["onnx", "pt2"]
 _FORMAT = "marlflow export 1"
@@ -145,3 +159,212 @@ def _described(
         "normalization": portable.normalization,
         "difference": found.as_json(),
     }
+
+
+ROWS = 1_000
+_SEED = 0
+# An agent that seldom decides must not make the export endless.
+_ENV_STEPS_PER_ROW = 10
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRows:
+    """Rows to compare on: observations, memories and masks, and where they are `of`.
+
+    `reason` says why rows are arbitrary although there is an environment.
+    """
+
+    obs: Array
+    memory: Array | None
+    mask: Array | None
+    of: Literal["played", "arbitrary"] = "arbitrary"
+    reason: str | None = None
+
+    def part(self, rows: slice) -> CheckRows:
+        """Return some of the rows."""
+        memory, mask = (None if column is None else column[rows] for column in (self.memory, self.mask))
+        return CheckRows(self.obs[rows], memory, mask, self.of, self.reason)
+
+
+def check_rows(team: Team, trained: TrainedPolicy, count: int = ROWS) -> CheckRows:
+    """Return rows that the policy plays in the run's environment, or arbitrary ones if it cannot be played."""
+    try:
+        return played_rows(team, trained, count)
+    except MarlflowError as error:
+        return arbitrary_rows(trained, count, str(error).strip().splitlines()[-1])
+
+
+def arbitrary_rows(trained: TrainedPolicy, count: int = ROWS, reason: str | None = None) -> CheckRows:
+    """Make rows of the policy's spaces, the same each time."""
+    generator = np.random.default_rng(_SEED)
+    memory = trained.memory(count)
+    if memory is not None:
+        memory = generator.uniform(-1.0, 1.0, memory.shape).astype(np.float32)
+    mask = _masks(trained.spaces, count, generator) if trained.spaces.masked else None
+    return CheckRows(observation_rows(trained.spaces, count), memory, mask, "arbitrary", reason)
+
+
+def _masks(spaces: Spaces, rows: int, generator: np.random.Generator) -> Array:
+    mask = generator.random((rows, spaces.mask_width)) < 0.5
+    for part in components(mask, spaces.choices):
+        # Of each component one is legal in any case; the part is a view.
+        part[np.arange(rows), generator.integers(0, part.shape[1], rows)] = True
+    return mask
+
+
+def played_rows(team: Team, trained: TrainedPolicy, count: int = ROWS) -> CheckRows:
+    """Play episodes in which the policy samples its actions, and return its first `count` rows or fewer.
+
+    It plays all agents that it can; others play as in training. It ends at 10 env steps for each row, at the latest.
+    Raises MarlflowError if the environment cannot be made, breaks, or never asks the policy.
+    """
+    adapter = open_adapter(team.make_env())
+    try:
+        agents = tuple(adapter.agents)
+        names = seating(team, None, None, {agent: trained.name for agent in trained.agents if agent in agents}, agents)
+        others = policy_player(team, names, "sampled")
+        rows = _RecordedRows(trained, count, adapter)
+        players = {agent: rows.act for agent, name in names.items() if name == trained.name}
+        with suppress(Stopped):
+            for number in range(_ENV_STEPS_PER_ROW * count):
+                play_episode(adapter, Episode(number, 0, team.reset(_SEED, number)), players, others, [rows])
+    finally:
+        adapter.close()
+    return rows.columns()
+
+
+class _RecordedRows(Watcher):
+    """A player that records what its policy sees; as a watcher, it ends the games when there are enough rows."""
+
+    def __init__(self, trained: TrainedPolicy, count: int, adapter: EnvAdapter) -> None:
+        self._trained, self._count, self._adapter = trained, count, adapter
+        self._encoder = trained.spaces.encoder()
+        self._random = np.random.default_rng(_SEED)
+        self._memories: dict[str, Array | None] = {}
+        self._env_steps = 0
+        self._rows: list[tuple[Array, Array | None, Array | None]] = []
+
+    def act(self, decision: Decision) -> Any:
+        memory = self._memories.setdefault(decision.agent, self._trained.memory(1))
+        mask = decision.mask
+        if mask is None and self._trained.spaces.masked:
+            mask = np.ones(self._trained.spaces.mask_width, np.bool_)
+        row = self._encoder.stack([decision.observation])
+        # Copied: the policy writes its next memory into the array.
+        self._rows.append((row, None if memory is None else memory.copy(), mask))
+        return self._trained.act([decision.observation], [mask], memory, "sampled", self._random)[0]
+
+    def columns(self) -> CheckRows:
+        """Return the rows; raises MarlflowError if there is none."""
+        if not self._rows:
+            raise MarlflowError(f"{self._trained.name!r} had nothing to decide in {self._env_steps:,} env steps")
+        obs, memories, masks = zip(*self._rows[: self._count], strict=True)
+        return CheckRows(np.concatenate(obs), _column(memories, False), _column(masks, True), "played")
+
+    def began(self, episode: Episode) -> None:
+        self._memories.clear()
+
+    def stepped(self, result: StepResult) -> None:
+        self._env_steps += 1
+        progress("playing rows to compare", min(len(self._rows), self._count), self._count)
+        if len(self._rows) >= self._count or self._env_steps >= _ENV_STEPS_PER_ROW * self._count:
+            raise Stopped
+
+
+def _column(parts: Sequence[Array | None], is_mask: bool) -> Array | None:
+    found = [part for part in parts if part is not None]
+    if not found:
+        return None
+    return np.stack(found).astype(np.bool_) if is_mask else np.concatenate(found)
+
+
+_BATCHES = (1, 7)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputDifference:
+    """How far the outputs of an exported file are from those of its policy, over `rows` rows.
+
+    `of` is what the rows are: `played` in the run's environment, or `arbitrary`; `reason` is why they are not played.
+    `largest` is the largest difference of a number, and `magnitude` the largest number compared. `relative` is the
+    largest difference as a share of the largest number of its output in its row, or of 1 if that is larger.
+    `probability` is the largest difference of the probability of an action, None for policies without logits.
+    `actions` is how many greedy actions of whole numbers differ, as near ties may.
+    """
+
+    rows: int
+    of: str
+    reason: str | None
+    largest: float
+    magnitude: float
+    relative: float
+    probability: float | None
+    actions: int
+
+    def as_json(self) -> dict[str, Any]:
+        """Return a JSON object."""
+        return asdict(self)
+
+
+def difference(trained: TrainedPolicy, portable: PortableActor, session: Session, rows: CheckRows) -> OutputDifference:
+    """Run an exported file on all rows, one by one and in batches of 7, and compare it with the policy as it acts."""
+    found: list[Mapping[str, Array]] = []
+    expected: list[Mapping[str, Array]] = []
+    count = len(rows.obs)
+    parts = [slice(start, start + size) for size in _BATCHES for start in range(0, count, size)]
+    for part in map(rows.part, tracked("comparing rows with the policy", parts)):
+        found.append(session(portable.inputs_of(part.obs, part.memory, part.mask)))
+        expected.append(expected_outputs(trained, portable, part))
+    choices = trained.spaces.choices if "logits" in expected[0] else ()
+    return compared(_together(expected), _together(found), choices, rows)
+
+
+def _together(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def compared(
+    expected: Mapping[str, Array], found: Mapping[str, Array], choices: Sequence[int], rows: CheckRows
+) -> OutputDifference:
+    """Compare outputs [N, ...] by name; `choices` are the sizes of the components that have logits."""
+    largest = magnitude = relative = 0.0
+    for name, value in expected.items():
+        if value.dtype.kind != "f":
+            continue
+        wanted = value.reshape(len(value), -1).astype(np.float64)
+        # Masked outputs are the lowest float, and equal.
+        legal = np.abs(wanted) < np.finfo(np.float32).max
+        gap = np.where(legal, np.abs(found[name].reshape(wanted.shape) - wanted), 0.0).max(1, initial=0.0)
+        size = np.where(legal, np.abs(wanted), 0.0).max(1, initial=0.0)
+        largest, magnitude = max(largest, float(gap.max())), max(magnitude, float(size.max()))
+        relative = max(relative, float((gap / np.maximum(size, 1.0)).max()))
+    probability = _probability(expected["logits"], found["logits"], choices) if choices else None
+    action = expected.get("action")
+    differ = 0
+    if action is not None and action.dtype.kind != "f":
+        differ = int((found["action"] != action).reshape(len(action), -1).any(1).sum())
+    return OutputDifference(len(rows.obs), rows.of, rows.reason, largest, magnitude, relative, probability, differ)
+
+
+def _probability(expected: Array, found: Array, choices: Sequence[int]) -> float:
+    pairs = zip(components(expected, choices), components(found, choices), strict=True)
+    gaps = [np.abs(softmax(one.astype(np.float64), 1) - softmax(other.astype(np.float64), 1)) for one, other in pairs]
+    return float(max(gap.max() for gap in gaps))
+
+
+def expected_outputs(trained: TrainedPolicy, portable: PortableActor, rows: CheckRows) -> dict[str, Array]:
+    """Return what the policy computes for rows, as it does when it acts, and its greedy actions."""
+    before = None if rows.memory is None else as_tensor(rows.memory)
+    with torch.inference_mode():
+        raw, after = portable.network.outputs(as_tensor(rows.obs), before)
+        named = portable.named(raw, None if rows.mask is None else as_tensor(rows.mask))
+        expected = {name: tensor.numpy() for name, tensor in named.items()}
+    if after is not None:
+        expected["next_memory"] = after.numpy()
+    if "action" in expected:
+        count = len(rows.obs)
+        random = RowRandom(np.zeros(count, np.uint64), np.zeros(count, np.int64))
+        acted = trained.actor.act(rows.obs, rows.mask, rows.memory, "greedy", random)
+        start = getattr(trained.spaces.action, "start", 0)
+        expected["action"] = acted.action if acted.action.dtype.kind == "f" else acted.action + start
+    return expected

@@ -1,4 +1,4 @@
-"""Plays episodes of an environment step by step, with players for its agents and watchers.
+"""Plays episodes of an environment step by step: who plays each agent, players for the agents, and watchers.
 
 Rewards and ends are counted as in training: by the adapters through which workers step environments.
 """
@@ -7,12 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from gymnasium import spaces
 
 from marlflow.base.arrays import Array
+from marlflow.base.errors import ConfigInvalid, InvalidInput
 from marlflow.env.adapter import EnvAdapter, StepResult
+from marlflow.league.sides import sides_of
+from marlflow.policy.actor import AskedMode
+from marlflow.runs.known_names import unknown_agents
+from marlflow.trained.team import Team
 
 
 class Stopped(Exception):
@@ -50,24 +55,20 @@ class Episode:
     """Whether any agent's trajectory was truncated."""
 
 
-class Watcher(Protocol):
-    """Sees episodes from outside; all methods may raise Stopped."""
+class Watcher:
+    """Base class of what sees episodes from outside; methods do nothing by default, and all may raise Stopped."""
 
     def began(self, episode: Episode) -> None:
         """Note that an episode was reset."""
-        ...
 
     def decided(self, decision: Decision, action: Any) -> None:
         """Note an action, before the env step that takes it."""
-        ...
 
     def stepped(self, result: StepResult) -> None:
         """Note the result of the reset, or of an env step."""
-        ...
 
     def ended(self, episode: Episode) -> None:
         """Note that an episode ended."""
-        ...
 
 
 def play_episode(
@@ -115,3 +116,66 @@ def _note(adapter: EnvAdapter, episode: Episode, result: StepResult, watchers: S
     episode.env_steps = adapter.env_steps
     for watcher in watchers:
         watcher.stepped(result)
+
+
+PERSON = "you"
+"""The name of the person, where others have that of their policy."""
+
+
+def seating(
+    team: Team, person: str | None, against: str | None, seats: Mapping[str, str], agents: Sequence[str]
+) -> dict[str, str]:
+    """Return the name of who plays each of `agents`.
+
+    `seats` says it for some agents. `against` plays the sides that the person does not play, or that the first agent
+    does not belong to. Everybody else plays as in training; where a league decides that, the first of its policies that
+    can play the agent does. Raises ConfigInvalid with every problem.
+    """
+    problems = list(unknown_agents(person, seats, agents))
+    if person is not None and person in seats:
+        problems.append(f"seats: you play {person} yourself, so {seats[person]!r} cannot")
+    if problems:
+        raise ConfigInvalid(problems)
+    rivals = _rivals(team, person or agents[0], agents) if against is not None else ()
+    found: dict[str, str] = {}
+    for agent in agents:
+        name = seats.get(agent, against if agent in rivals else None)
+        try:
+            found[agent] = PERSON if agent == person else _player(team, agent, name)
+        except InvalidInput as error:
+            problems += error.problems
+    if problems:
+        raise ConfigInvalid(list(dict.fromkeys(problems)))
+    return found
+
+
+def _rivals(team: Team, agent: str, agents: Sequence[str]) -> list[str]:
+    league = team.experiment.league
+    sides, _ = sides_of(None if league is None else league.sides, agents)
+    own = next((role.side for role in sides.roles if agent in role.agents), None)
+    others = [name for role in sides.roles if role.side != own for name in role.agents]
+    # In a game of one side, all other agents.
+    return others or [name for name in agents if name != agent]
+
+
+def _player(team: Team, agent: str, name: str | None) -> str:
+    try:
+        return team.player(agent, name).name
+    except ConfigInvalid:
+        if name is not None:
+            raise
+        # The first, because a league may have hundreds of members, whose networks would all be built.
+        able = next((policy for policy in team.policies if agent in team[policy].agents), None)
+        if able is None:
+            raise
+        return able
+
+
+def policy_player(team: Team, names: Mapping[str, str], mode: AskedMode) -> Player:
+    """Return a player that asks the policies of `team`."""
+
+    def act(decision: Decision) -> Any:
+        info = {} if decision.mask is None else {"action_mask": decision.mask}
+        return team.act(decision.agent, decision.observation, info, mode, names.get(decision.agent))
+
+    return act

@@ -20,13 +20,12 @@ from marlflow.env.opening import open_adapter
 from marlflow.offline.manifest import environment_described
 from marlflow.policy.actor import AskedMode
 from marlflow.trained.boards import Board, RenderedBoard, board_of
-from marlflow.trained.games import Episode, Player, Stopped, Watcher, play_episode
+from marlflow.trained.games import PERSON, Episode, Player, Stopped, Watcher, play_episode, policy_player, seating
 from marlflow.trained.person_rows import PersonDataset
-from marlflow.trained.seating import PERSON, LoadedTeam, policy_player, seating
+from marlflow.trained.team import Team
 from marlflow.trained.terminal import TerminalPerson
 from marlflow.trained.video import VideoWriter, check_video_path
-from marlflow.trained.views import ADD_RENDERING, View, frames_per_second, shown
-from marlflow.trained.watchers import RowsWatcher, TextWatcher, VideoWatcher
+from marlflow.trained.views import ADD_RENDERING, RowsWatcher, TextWatcher, VideoWatcher, View, frames_per_second, shown
 from marlflow.trained.window import Window, WindowPerson
 
 PLAYED = "played"
@@ -89,7 +88,7 @@ class PlayResult:
     stopped: bool = False
 
 
-def play(team: LoadedTeam, options: PlayOptions, say: Callable[[str], None]) -> PlayResult:
+def play(team: Team, options: PlayOptions, say: Callable[[str], None]) -> PlayResult:
     """Play the policies of `team`; lines for a reader go to `say`.
 
     Also after an interruption or an error, the video has the frames up to then, and its JSON file the episodes that
@@ -136,7 +135,7 @@ def _everything(env: Any) -> Board:
     return RenderedBoard(env, board_of(env)) if getattr(env, "render_mode", None) == "ansi" else board_of(env)
 
 
-def _make_env(team: LoadedTeam, render_mode: str | None) -> Any:
+def _make_env(team: Team, render_mode: str | None) -> Any:
     try:
         return team.make_env() if render_mode is None else team.make_env(render_mode=render_mode)
     except InvalidInput as error:
@@ -153,7 +152,7 @@ class _Game:
 
     def __init__(
         self,
-        team: LoadedTeam,
+        team: Team,
         options: PlayOptions,
         env: Any,
         adapter: EnvAdapter,
@@ -224,7 +223,7 @@ class _Game:
 
 
 @contextmanager
-def _described(team: LoadedTeam, options: PlayOptions, played: PlayResult, path: Path) -> Iterator[VideoWriter]:
+def _described(team: Team, options: PlayOptions, played: PlayResult, path: Path) -> Iterator[VideoWriter]:
     """Open a video, and write what is in it to `<name>.json` at its end."""
     video = VideoWriter(path, played.fps)
     try:
@@ -233,10 +232,11 @@ def _described(team: LoadedTeam, options: PlayOptions, played: PlayResult, path:
     finally:
         played.frames, played.repeated_frames, played.size = video.frames, video.repeated, video.size
         if video.frames:
-            _write_json(path.with_suffix(".json"), _as_json(team, options, played))
+            with replacing(path.with_suffix(".json")) as aside:
+                aside.write_text(json.dumps(_as_json(team, options, played), indent=2) + "\n", encoding="utf-8")
 
 
-def _as_json(team: LoadedTeam, options: PlayOptions, played: PlayResult) -> dict[str, Any]:
+def _as_json(team: Team, options: PlayOptions, played: PlayResult) -> dict[str, Any]:
     return {
         "run": str(team.run_dir),
         "checkpoint": team.checkpoint,
@@ -259,11 +259,6 @@ def _as_json(team: LoadedTeam, options: PlayOptions, played: PlayResult) -> dict
             for one in played.episodes
         ],
     }
-
-
-def _write_json(path: Path, data: Mapping[str, Any]) -> None:
-    with replacing(path) as aside:
-        aside.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
 
 
 def _who_plays(names: Mapping[str, str]) -> str:

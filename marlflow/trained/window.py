@@ -14,8 +14,8 @@ from gymnasium import spaces
 
 from marlflow.base.errors import ConfigInvalid, MarlflowError
 from marlflow.env.adapter import StepResult
-from marlflow.trained.frames import FrameInvalid, rgb_frame
-from marlflow.trained.games import Decision, Episode, Stopped
+from marlflow.trained.games import Decision, Episode, Stopped, Watcher
+from marlflow.trained.video import FrameInvalid, rgb_frame
 
 # Their environments draw themselves at each step in the render mode `human`; others wait for render().
 _DRAW_THEMSELVES: Final = ("pettingzoo.", "mpe2.")
@@ -46,7 +46,7 @@ def import_pygame() -> Any:
     return pygame
 
 
-class Window:
+class Window(Watcher):
     """Watches games in a window, at `fps` env steps per second; its end is Escape, or closing it.
 
     An environment with the render mode `human` draws itself. The frames of any other (`rgb_array`) are shown in another
@@ -66,9 +66,6 @@ class Window:
         if self._pygame.display.get_init() and self._pygame.display.get_surface() is not None:
             self._pygame.display.set_caption(f"{self._title}, episode {episode.number + 1} of {episode.of}")
 
-    def decided(self, decision: Decision, action: Any) -> None:
-        del decision, action
-
     def stepped(self, result: StepResult) -> None:
         """Show the environment as it is now, and wait until the next env step is due."""
         del result
@@ -85,9 +82,6 @@ class Window:
         while (left_s := self._due_s - time.monotonic()) > 0:
             time.sleep(min(left_s, 0.05))
             self._answer_events()
-
-    def ended(self, episode: Episode) -> None:
-        del episode
 
     def close(self) -> None:
         """Close the window."""
@@ -142,7 +136,7 @@ def manual_policy_of(env: Any) -> Any:
     return getattr(module, "ManualPolicy", None)
 
 
-class WindowPerson:
+class WindowPerson(Watcher):
     """Plays `agent` with the keys of the environment's own ManualPolicy; without a key its default is taken.
 
     The person may hold a key down. As a watcher, it passes the keys to `say` before the first game.
@@ -192,12 +186,3 @@ class WindowPerson:
         self._pygame.key.set_repeat(1, max(1, int(1000 / self._fps)))
         keys = ", ".join(self._pygame.key.name(key) for key in getattr(self._policy, "action_mapping", {}))
         self._say(f"you are {self._agent}; your keys: {keys}; Escape ends the games")
-
-    def decided(self, decision: Decision, action: Any) -> None:
-        del decision, action
-
-    def stepped(self, result: StepResult) -> None:
-        del result
-
-    def ended(self, episode: Episode) -> None:
-        del episode

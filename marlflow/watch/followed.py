@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from marlflow.base.links import check_links
-from marlflow.html_report.plans import PlanBox, PlanStage, plan_boxes
 from marlflow.html_report.runs import PLAN, configuration, number, section
+from marlflow.html_report.stages import PlanBox, PlanStage, plan_boxes
 from marlflow.observe.sinks import METRICS
 from marlflow.runs.run_state import UNKNOWN, run_state
 from marlflow.runs.saved_runs import EXPERIMENT

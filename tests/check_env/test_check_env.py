@@ -9,10 +9,10 @@ import pytest
 
 import marlflow as mf
 from marlflow.algorithms.shipped import SHIPPED
-from marlflow.check_env.balance import unbalanced
+from marlflow.check_env.api import SameSpaces
 from marlflow.check_env.play import Played, play
-from marlflow.check_env.same_spaces import SameSpaces
 from marlflow.check_env.seats import Seats, seats_of
+from marlflow.check_env.summary import unbalanced
 from marlflow.env import open_adapter
 from marlflow.env.games.cartpole_family import CartPoleFamily
 from marlflow.env.games.cartpole_team import CartPoleTeam

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.killed_drivers import killed_run, problems, reports, settings
-from marlflow.observe.trace_file import TRACE, read_trace
+from marlflow.observe.trace_events import TRACE, read_trace
 from tests.cli.conftest import Marlflow
 from tests.driver.kept_runs import without_times
 from tests.observe.test_timeline import check_schema

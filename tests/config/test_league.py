@@ -177,7 +177,10 @@ def test_another_mode_replaces_the_chosen_one_and_its_keys() -> None:
         (["league=pfsp", "league.matchmaker.past=1.5"], "league.matchmaker.past must be at most 1, not 1.5"),
         (["league=pfsp", "league.matchmaker.weighting=herd"], "did you mean 'hard'?"),
         (["league=pfsp", "league.snapshots.every_agent_steps=0"], "every_agent_steps must be at least 1, not 0"),
-        (["league=pfsp", "league.matchmaker={_target_: builtins.set}"], "it has no rival"),
+        (
+            ["league=pfsp", "league.matchmaker={_target_: builtins.set}"],
+            "set is no LeagueMode; derive it",
+        ),
         (["league.snapshots.min_games=3"], "choose a league first, such as league=pfsp"),
     ],
 )
@@ -321,18 +324,18 @@ def test_the_identity_of_a_run_has_mode_sides_and_players_but_no_numbers() -> No
 # -- what is refused ------------------------------------------------------------------------------------------------
 
 
-class Wrong:
+class Wrong(mf.LeagueMode):
     """A mode of a user's own that seats somebody whom nobody knows."""
 
-    def rival(self, view: mf.LeagueView, launcher: str, role: int, generator: np.random.Generator) -> str | None:
+    def rival(self, view: mf.LeagueView, policy: str, role: int, generator: np.random.Generator) -> str | None:
         return "mian"
 
 
-class Raising:
+class Raising(mf.LeagueMode):
     """A mode of a user's own that fails."""
 
-    def rival(self, view: mf.LeagueView, launcher: str, role: int, generator: np.random.Generator) -> str | None:
-        raise KeyError(launcher)
+    def rival(self, view: mf.LeagueView, policy: str, role: int, generator: np.random.Generator) -> str | None:
+        raise KeyError(policy)
 
 
 @pytest.mark.parametrize(
@@ -441,6 +444,16 @@ def test_snapshots_may_never_be_taken_where_nobody_plays_against_them() -> None:
 def test_a_league_that_is_none_is_refused_where_it_is_written() -> None:
     with pytest.raises(mf.ConfigInvalid, match=r"league is 'pfsp', not a League; write League\(PFSP\(\)\)"):
         mf.Experiment(PAIR, league="pfsp")  # type: ignore[arg-type]
+
+
+def test_a_mode_that_is_none_is_refused_where_it_is_written() -> None:
+    class Choosy:
+        def rival(self, *_: object) -> None:
+            return None
+
+    problem = r"league.matchmaker: Choosy is no LeagueMode; derive it from marlflow.LeagueMode"
+    with pytest.raises(mf.ConfigInvalid, match=problem):
+        mf.Experiment(PAIR, league=mf.League(Choosy()))  # type: ignore[arg-type]
 
 
 def test_an_environment_that_declares_no_agents_has_no_league() -> None:

@@ -13,7 +13,7 @@ from marlflow.env.games import cartpole_team
 from tests.runtime.small_runs import small_run
 
 
-class PastSelves:
+class PastSelves(mf.Matchmaker):
     """Seats `main` against one of the newest `keep` versions of itself; freezes one every `every` rounds.
 
     `sizes` is how many frozen entries there were in each round.

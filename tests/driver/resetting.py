@@ -16,7 +16,7 @@ CARTS = mf.Env(cartpole_team.parallel_env, {"max_cycles": 50, "num_agents": 2}, 
 TURNS = mf.Env(tictactoe_v3.env, {}, num_envs=4)
 
 
-class Resetting:
+class Resetting(mf.Matchmaker):
     """Seats `main` against `rival` or a frozen version of itself; resets it in every `every`-th round, after a freeze.
 
     `to` is where it begins; `newest` is the version that was frozen last.

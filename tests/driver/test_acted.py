@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import marlflow as mf
-from marlflow.driver.evaluation_files import as_json
-from marlflow.driver.evaluation_tables import as_table
+from marlflow.driver.evaluation_files import as_json, as_table
 from marlflow.league.members import Members
 from marlflow.league.payoffs import Game, Payoffs
 from marlflow.league.ratings import Ratings

@@ -291,9 +291,29 @@ def test_metrics_that_are_no_numbers_by_name_are_a_fault_and_in_no_report(
     result = mf.train(run({"gives": Gives(metrics), "counter": Counter()}, checkpoint=best), tmp_path)
     assert result.stopped_by == f"stop.env_steps={6 * ROUND}"
     assert problem in capsys.readouterr().out
-    # The last of them comes with the last report, or the callback is not called again.
     assert 0 < result.metrics["faults"]["callbacks_failed"] <= MOST_FAILURES_IN_A_ROW
     assert all(set(one["callbacks"]) == {"counter"} for one in reports(tmp_path))
+
+
+class FailingMetrics(mf.Callback):
+    """Raises in metrics(), and remembers how many of these failures each report has."""
+
+    def __init__(self) -> None:
+        self.failures, self.reported_failures = 0, list[tuple[int, int]]()
+
+    def metrics(self) -> Mapping[str, float | None]:
+        self.failures += 1
+        raise RuntimeError("its server is away")
+
+    def reported(self, record: mf.Report) -> None:
+        self.reported_failures.append((record["faults"]["callbacks_failed"], self.failures))
+
+
+def test_a_report_counts_the_callback_that_fails_as_it_is_made(tmp_path: Path) -> None:
+    failing = FailingMetrics()
+    mf.train(run({"failing": failing}), tmp_path)
+    assert failing.reported_failures
+    assert all(in_report == so_far for in_report, so_far in failing.reported_failures)
 
 
 def test_an_evaluation_that_a_callback_asks_for_comes_after_the_next_round_also_after_a_resume(tmp_path: Path) -> None:

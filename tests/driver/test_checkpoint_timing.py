@@ -5,7 +5,7 @@ from typing import Any
 
 from marlflow.base.errors import ActorLost, CheckpointFailed, MarlflowError
 from marlflow.config.experiment import Faults
-from marlflow.driver.checkpoint_timing import CheckpointTiming
+from marlflow.driver.checkpointing import CheckpointTiming
 from marlflow.driver.faults import FaultBudget
 from marlflow.driver.run_metrics import RunMetrics
 from marlflow.sampling.receipts import Fault

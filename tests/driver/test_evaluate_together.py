@@ -13,10 +13,8 @@ import pytest
 from scipy.stats import trim_mean
 
 import marlflow as mf
-from marlflow.driver.evaluation_files import as_csv, as_json, write_evaluation
-from marlflow.driver.evaluation_tables import as_table, as_tables
-from marlflow.league.comparison import ComparedGame, mean_estimate, wilson
-from marlflow.league.policy_returns import policy_returns
+from marlflow.driver.evaluation_files import as_csv, as_json, as_table, as_tables, write_evaluation
+from marlflow.league.comparison import ComparedGame, mean_estimate, policy_returns, wilson
 from marlflow.league.sides import default_sides
 from tests.driver.joint_learning import team_run
 from tests.driver.rock_paper_scissors import RockPaperScissors

@@ -19,7 +19,7 @@ GROUPS = ("speaker", "listener", "walker")
 HALF, WHOLE = 440, 880
 
 
-class FrozenTeams:
+class FrozenTeams(mf.Matchmaker):
     """Freezes a version of every policy each second round; seats each policy live or as one of its frozen versions.
 
     `sizes` is the number of frozen entries after each round.

@@ -59,6 +59,16 @@ def forgetful(episode: EpisodeId, agents: Sequence[str], generator: np.random.Ge
 # -- before a run ---------------------------------------------------------------------------------------------------
 
 
+def test_a_method_that_nobody_would_call_is_refused_where_it_is_written() -> None:
+    class Learning(InTurns):
+        def observe(self, results: object) -> None:
+            raise AssertionError
+
+    problem = r"mapping: .*Learning has a method observe and is no matchmaker; derive it from marlflow.Matchmaker"
+    with pytest.raises(mf.ConfigInvalid, match=problem):
+        small_run(mapping=Learning())
+
+
 def test_each_policy_has_the_agents_that_it_may_be_seated_as() -> None:
     made = ready(small_run(mapping=SEATS))
     everybody = ["cart_0", "cart_1", "cart_2", "cart_3"]

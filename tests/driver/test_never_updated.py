@@ -12,7 +12,7 @@ import pytest
 import marlflow as mf
 from marlflow.checks.validation import ready
 from marlflow.driver.learner_totals import LearnerTotals
-from marlflow.driver.never_updated import why_never_updated
+from marlflow.driver.notices import why_never_updated
 from tests.runtime.small_runs import SMALL_DQN, SMALL_PPO, policies, small_run
 
 

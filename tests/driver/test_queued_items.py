@@ -10,7 +10,7 @@ import pytest
 from marlflow.base.errors import CheckpointFailed
 from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.batches.items import Fragment, Inserted, Packed, Update
-from marlflow.driver.queued_items import QueuedItems
+from marlflow.driver.checkpointing import QueuedItems
 
 ITEMS = [
     Fragment("prey", 1, 7, True, 12, 2, ("a", "b"), ("left", "right")),

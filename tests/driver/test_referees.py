@@ -17,7 +17,7 @@ import marlflow as mf
 from marlflow.base.errors import FaultKind
 from marlflow.base.serialization import to_bytes
 from marlflow.batches.items import Weights
-from marlflow.driver.matches import MatchingWorkers, MatchTimes, RefereedWorkers, with_matches
+from marlflow.driver.league import MatchingWorkers, MatchTimes, RefereedWorkers, with_matches
 from marlflow.league.dealing import LeagueMatchmaker
 from marlflow.league.payoffs import Payoffs
 from marlflow.league.ratings import Ratings
@@ -91,8 +91,8 @@ class Budget:
     def __init__(self) -> None:
         self.faults: list[Fault] = []
 
-    def account(self, faults: Sequence[Fault]) -> None:
-        self.faults += faults
+    def faulted(self, fault: Fault) -> None:
+        self.faults.append(fault)
 
 
 def beside(matchmaker: LeagueMatchmaker, games: Games) -> tuple[RefereedWorkers, Budget, MatchTimes]:
@@ -154,7 +154,7 @@ def test_a_set_is_waited_for_before_the_run_is_at_rest() -> None:
 @given(turns=st.lists(st.integers(0, 9), min_size=30, max_size=30), broken=st.sets(st.integers(0, 40), max_size=6))
 def test_games_beside_rounds_make_the_table_of_games_that_rounds_wait_for(turns: list[int], broken: set[int]) -> None:
     numbers = [(1 << 41) + number for number in broken]
-    some: Any = SimpleNamespace(account=lambda faults: None)
+    some: Any = SimpleNamespace(faulted=lambda fault: None)
 
     async def run(referees: bool) -> LeagueMatchmaker:
         matchmaker, left = league(), iter(turns * 9)

@@ -15,7 +15,7 @@ import marlflow as mf
 from marlflow.base.serialization import from_bytes
 from marlflow.batches.sequences import Sequences
 from marlflow.checks.validation import ready
-from marlflow.driver.resets import LearnerResets
+from marlflow.driver.league import LearnerResets
 from marlflow.driver.round_hooks import BetweenRounds
 from marlflow.runs.saved_runs import newest
 from marlflow.sampling.protocol import Drain, Request

@@ -66,7 +66,7 @@ def remembering(kind: type[Any], like: Any) -> Any:
     return kind(**{name: getattr(like, name) for name in (field.name for field in fields(like))})
 
 
-class Alternating:
+class Alternating(mf.Matchmaker):
     """A matchmaker that counts what it dealt: it has a state of its own."""
 
     def __init__(self) -> None:

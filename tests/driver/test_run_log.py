@@ -20,7 +20,7 @@ from marlflow.config.compose import composing
 from marlflow.config.description import plain
 from marlflow.config.overrides import prepare
 from marlflow.config.schema import read_values
-from marlflow.driver.preamble import as_yaml
+from marlflow.driver.notices import as_yaml
 from marlflow.observe.run_log import logged_in
 from tests.driver.breaking_environments import Raises
 from tests.runtime.small_runs import small_run

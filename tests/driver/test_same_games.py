@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import marlflow as mf
-from marlflow.driver.same_games import SelfPlay, same_games
+from marlflow.driver.evaluation import SelfPlay, same_games
 from marlflow.env.games import cartpole_team
 from marlflow.sampling.receipts import EpisodeResult, Receipt
 from tests.driver.test_opponents import ONE, SEATS, TWO, game

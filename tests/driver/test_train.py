@@ -20,7 +20,7 @@ from safetensors.numpy import load_file
 import marlflow as mf
 from marlflow.driver.run_metrics import FAULTS
 from marlflow.observe.report import RolloutMetrics
-from marlflow.observe.trace_file import TRACE, read_trace
+from marlflow.observe.trace_events import TRACE, read_trace
 from marlflow.runs.run_state import run_state
 from tests.driver.watching import EVALUATION_KEYS, LEARNER_KEYS, POLICY_KEYS, Seen, reports, standing
 from tests.league.runs import LEAGUES, league_run

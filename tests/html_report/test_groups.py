@@ -11,8 +11,7 @@ import yaml
 from marlflow.base.errors import ConfigInvalid
 from marlflow.env.games.cartpole_team import parallel_env
 from marlflow.html_report.differences import KeyDifference, differences, short_names
-from marlflow.html_report.grouping import Grouping
-from marlflow.html_report.groups import ADDS_STATE, Task, tasks_of
+from marlflow.html_report.groups import ADDS_STATE, Grouping, Task, tasks_of
 from marlflow.html_report.runs import read_runs
 from tests.html_report.written import config, evaluated, policy, report, write_run, write_seeds
 

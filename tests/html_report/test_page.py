@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.html_report.grouping import Grouping
+from marlflow.html_report.groups import Grouping
 from marlflow.html_report.report import write_report
 from marlflow.runs.run_state import LOST, write_state
 from tests.html_report.written import config, evaluated, policy, report, write_run, write_seeds
@@ -267,7 +267,7 @@ import sys
 for name in ("ray", "hydra", "omegaconf", "torch", "pettingzoo"):
     sys.modules[name] = None
 from pathlib import Path
-from marlflow.html_report.grouping import Grouping
+from marlflow.html_report.groups import Grouping
 from marlflow.html_report.report import write_report
 from marlflow.runs.run_state import LOST, write_state
 write_report([Path(sys.argv[1])], Path(sys.argv[2]))

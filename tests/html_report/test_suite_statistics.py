@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy.stats import mannwhitneyu, trim_mean
 
+from marlflow.html_report.statistics import profile, suite_improvement, suite_iqm
 from marlflow.html_report.suite_report import SuiteScores, notes_on, suite_results
-from marlflow.html_report.suite_statistics import profile, suite_improvement, suite_iqm
 
 GENERATOR = np.random.default_rng(3)
 FIRST = [GENERATOR.normal(0.5, 0.2, size=5), GENERATOR.normal(0.1, 0.1, size=5), GENERATOR.normal(0.9, 0.3, size=7)]

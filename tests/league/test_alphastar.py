@@ -8,7 +8,7 @@ import pytest
 
 import marlflow as mf
 from marlflow.league.alphastar import AlphaStar, AlphaStarRole, without_monotonic_suffix
-from marlflow.league.modes import LeagueView, SnapshottingMode
+from marlflow.league.modes import LeagueView
 from marlflow.league.sides import default_sides
 from tests.league.population import add_games, agree, frequencies, matchmaker_of, members_of, view_of
 
@@ -20,9 +20,9 @@ def seen(main: int = 0, finder: int = 0, roamer: int = 0, chances: Chances | Non
     return view_of(members_of({"main": main, "finder": finder, "roamer": roamer, **others}), chances)
 
 
-def dealt(view: LeagueView, launcher: str, **settings: float) -> Counter[object]:
+def dealt(view: LeagueView, policy: str, **settings: float) -> Counter[object]:
     mode = AlphaStar(ROLES, **settings)  # type: ignore[arg-type]
-    return frequencies(lambda generator: mode.rival(view, launcher, 1, generator))
+    return frequencies(lambda generator: mode.rival(view, policy, 1, generator))
 
 
 def verified(view: LeagueView) -> Counter[object]:
@@ -31,7 +31,7 @@ def verified(view: LeagueView) -> Counter[object]:
 
 
 def test_it_is_a_mode_with_snapshots_of_its_own() -> None:
-    assert isinstance(AlphaStar(ROLES), SnapshottingMode)
+    assert AlphaStar(ROLES).has_snapshot_rules
     assert [AlphaStar(ROLES).role_of(policy) for policy in ("finder", "unnamed")] == ["main_exploiter", "main"]
 
 
@@ -134,8 +134,8 @@ def test_rivals_can_play_the_role() -> None:
     fits = {"main": ["agent_0"], "finder": ["adversary_0"], "hunter": ["adversary_0"]}
     view = view_of(members_of({"main": 2, "finder": 2, "hunter": 2}, tag, fits))
     mode = AlphaStar(ROLES)
-    for launcher, role, own in (("main", 0, "adversary_0"), ("finder", 1, "agent_0")):
-        rivals = frequencies(lambda generator, who=launcher, at=role: mode.rival(view, who, at, generator))
+    for policy, role, own in (("main", 0, "adversary_0"), ("finder", 1, "agent_0")):
+        rivals = frequencies(lambda generator, who=policy, at=role: mode.rival(view, who, at, generator))
         assert {view.members.policy_of(rival) for rival in rivals} <= {
             name for name, agents in fits.items() if own in agents
         }

@@ -1,4 +1,4 @@
-"""The league's matchmaker: turns, seats, team-mates, what it counts, and when it freezes."""
+"""The league's matchmaker: deals, seats, team-mates, what it counts, and when it freezes."""
 
 from collections import Counter
 from dataclasses import replace
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import marlflow as mf
 from marlflow.base.serialization import from_bytes, to_bytes
-from marlflow.league.dealing import Launch, LeagueMatchmaker, launches
+from marlflow.league.dealing import LeagueMatchmaker, LiveSeat, seats_of
 from marlflow.league.sides import default_sides, sides_of
 from marlflow.sampling.receipts import EpisodeResult
 from tests.league.population import PAIR, agents_of, agree, matchmaker_of, members_of
@@ -41,15 +41,14 @@ def versus(first: str, second: str, difference: float = 1.0, episode: int = 0, *
 
 def test_it_is_a_matchmaker_with_state_and_a_population() -> None:
     matchmaker = matchmaker_of(members_of({"main": 1}))
-    assert isinstance(matchmaker, mf.StatefulMatchmaker)
-    assert isinstance(matchmaker, mf.PopulationMatchmaker)
+    assert isinstance(matchmaker, mf.Matchmaker)
 
 
-def test_launches_are_live_policies_in_the_roles_that_they_can_play() -> None:
+def test_seats_are_live_policies_in_the_roles_that_they_can_play() -> None:
     members = members_of({"hunter": 1, "prey": 1, "any": 0}, TAG, TAG_FITS)
-    expected = [Launch("hunter", 0), Launch("prey", 1), Launch("any", 0), Launch("any", 1)]
-    assert launches(members, {}) == expected
-    assert launches(members, {"any": 0.0}) == expected[:2]
+    expected = [LiveSeat("hunter", 0), LiveSeat("prey", 1), LiveSeat("any", 0), LiveSeat("any", 1)]
+    assert seats_of(members, {}) == expected
+    assert seats_of(members, {"any": 0.0}) == expected[:2]
 
 
 @given(
@@ -59,12 +58,12 @@ def test_launches_are_live_policies_in_the_roles_that_they_can_play() -> None:
 )
 def test_games_and_seats_are_balanced_to_one_game(shares: dict[str, float], sides: object, games: int) -> None:
     matchmaker = matchmaker_of(members_of(dict.fromkeys(shares, 0), sides), mf.NaiveSelfPlay(), shares=shares)  # type: ignore[arg-type]
-    counts: Counter[Launch] = Counter()
+    counts: Counter[LiveSeat] = Counter()
     for episode in range(games):
-        launch = matchmaker._next_turn(mf.EpisodeId(0, episode), np.random.default_rng(0))
-        counts[launch] += 1
+        seat = matchmaker._next_seat(mf.EpisodeId(0, episode), np.random.default_rng(0))
+        counts[seat] += 1
         for policy, share in shares.items():
-            own = [counts[Launch(policy, role)] for role in range(len(sides.roles))]  # type: ignore[attr-defined]
+            own = [counts[LiveSeat(policy, role)] for role in range(len(sides.roles))]  # type: ignore[attr-defined]
             assert max(own) - min(own) <= 1
             due = (episode + 1) * share / sum(shares.values())
             assert abs(sum(own) - due) <= 1.0 + 1e-9
@@ -76,8 +75,8 @@ def test_policies_have_games_by_their_shares_even_where_one_can_play_more_roles(
 ) -> None:
     members = members_of({"any": 1, "prey": 1}, TAG, {"prey": ["agent_0"]})
     matchmaker = matchmaker_of(members, shares={"any": share})
-    turns = Counter(matchmaker._next_turn(mf.EpisodeId(0, i), np.random.default_rng(0)).policy for i in range(200))
-    assert (turns["any"], turns["prey"]) == games
+    deals = Counter(matchmaker._next_seat(mf.EpisodeId(0, i), np.random.default_rng(0)).policy for i in range(200))
+    assert (deals["any"], deals["prey"]) == games
 
 
 def test_one_policy_against_its_past_has_each_seat_in_turn() -> None:
@@ -115,10 +114,10 @@ def test_a_member_plays_all_agents_of_its_role() -> None:
 
 def teammates_of(kind: str) -> Counter[str]:
     matchmaker = matchmaker_of(members_of({"main": 2}, TEAMS), mf.Fictitious(), teammates=kind)  # type: ignore[arg-type]
-    launched_first = deal(matchmaker, 4000)[::4]
-    assert all(matchup["red_0"] == "main" for matchup in launched_first)
-    assert all("@" in matchup["blue_0"] and "@" in matchup["blue_1"] for matchup in launched_first)
-    return Counter(matchup["red_1"] for matchup in launched_first)
+    dealt_first = deal(matchmaker, 4000)[::4]
+    assert all(matchup["red_0"] == "main" for matchup in dealt_first)
+    assert all("@" in matchup["blue_0"] and "@" in matchup["blue_1"] for matchup in dealt_first)
+    return Counter(matchup["red_1"] for matchup in dealt_first)
 
 
 def test_teammates_are_as_configured() -> None:
@@ -138,7 +137,7 @@ def test_without_a_live_policy_for_a_role_a_fixed_one_plays_it() -> None:
     assert matchup == {"adversary_0": "hunter", "adversary_1": "hunter", "agent_0": "random"}
 
 
-def test_trials_and_evaluation_are_no_turns() -> None:
+def test_trials_and_evaluation_count_for_no_share() -> None:
     matchmaker = matchmaker_of(members_of({"main": 2}))
     before = to_bytes(matchmaker.state())
     seats = Counter(matchup["player_0"] == "main" for env in (-1, -2) for matchup in deal(matchmaker, 100, env))
@@ -147,26 +146,26 @@ def test_trials_and_evaluation_are_no_turns() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 4)), min_size=1, max_size=12))
-def test_turns_that_are_dealt_again_do_not_count_twice(rounds: list[tuple[int, int]]) -> None:
+def test_episodes_that_are_dealt_again_do_not_count_twice(rounds: list[tuple[int, int]]) -> None:
     """Three environments; in each round some episodes are dealt ahead and some of them end, the others anew."""
     matchmaker = matchmaker_of(members_of({"main": 1, "other": 1}))
-    ended: list[Launch] = []
+    ended: list[LiveSeat] = []
     first = 0
     for dealt, most_played in rounds:
-        launched: dict[tuple[int, int], Launch] = {}
+        seated: dict[tuple[int, int], LiveSeat] = {}
         for env in range(3):
             for episode in range(first, first + dealt):
-                launched[env, episode] = matchmaker._next_turn(mf.EpisodeId(env, episode), np.random.default_rng(0))
+                seated[env, episode] = matchmaker._next_seat(mf.EpisodeId(env, episode), np.random.default_rng(0))
         played = min(most_played, dealt)
         for episode in range(first, first + played):
             for env in range(3):
-                ended.append(launched[env, episode])
+                ended.append(seated[env, episode])
                 matchmaker.observe([replace(versus("main", "other"), env=env, episode=episode)])
         first += played
-    turns = Counter(ended)
-    for launch, count in matchmaker._turns.items():
+    deals = Counter(ended)
+    for seat, count in matchmaker._deals.items():
         ahead = [one for of_env in matchmaker._open.values() for one in of_env.values()]
-        assert count == turns[launch] + ahead.count(launch)
+        assert count == deals[seat] + ahead.count(seat)
 
 
 def test_games_are_counted_by_the_mean_return_of_each_role() -> None:

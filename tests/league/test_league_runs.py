@@ -196,8 +196,7 @@ def test_two_policies_of_two_algorithms_meet_each_others_snapshots(tmp_path: Pat
     assert met >= {frozenset({"main", "rival"}), frozenset({"main"}), frozenset({"rival"})}
 
 
-def test_a_broken_episode_is_counted_as_lost(tmp_path: Path) -> None:
-    from marlflow.config.experiment import Faults
+def breaking_run(league: mf.League) -> mf.Experiment:
     from tests.driver.rock_paper_scissors import RockPaperScissors
 
     class Breaking(RockPaperScissors):
@@ -209,13 +208,25 @@ def test_a_broken_episode_is_counted_as_lost(tmp_path: Path) -> None:
                 raise RuntimeError("it broke")
             return super().step(actions)
 
-    experiment = league_run(LEAGUES["pfsp"], WHOLE, env=mf.Env(Breaking, num_envs=4), faults=Faults(env_errors=100))
-    metrics = mf.train(experiment, tmp_path).metrics
+    return league_run(league, WHOLE, env=mf.Env(Breaking, num_envs=4), faults=mf.Faults(env_errors=100))
+
+
+def test_a_broken_episode_is_counted_as_lost(tmp_path: Path) -> None:
+    metrics = mf.train(breaking_run(LEAGUES["pfsp"]), tmp_path).metrics
     broken = metrics["faults"]["env_errors"]
     # One is counted when the next episode of its environment has ended.
     assert broken - 4 <= metrics["league"]["games_lost"] <= broken
     assert metrics["league"]["games_lost"] > 3
     assert metrics["league"]["games"] == metrics["episodes"]
+
+
+def test_reports_have_the_faults_of_matches_that_the_budget_has(tmp_path: Path) -> None:
+    league = replace(LEAGUES["pfsp"], matches=mf.MatchRules(every_env_steps=100, games=40))
+    metrics = mf.train(breaking_run(league), tmp_path).metrics
+    saved = kept(tmp_path)["driver"]
+    assert saved["tally"]["faults"]["env_errors"] == saved["faults"]["env_errors"]
+    # Training loses one game for each, so the others were matches.
+    assert metrics["faults"]["env_errors"] > metrics["league"]["games_lost"] + 4
 
 
 def test_with_another_mode_a_run_is_not_resumed_but_with_other_numbers(tmp_path: Path) -> None:
@@ -238,10 +249,10 @@ def test_evaluations_against_random_are_of_the_live_policy_and_no_games_of_the_l
     assert metrics["league"]["games"] == metrics["episodes"]
 
 
-class Neighbor:
+class Neighbor(mf.LeagueMode):
     """A mode of a user's own: always the newest snapshot. Not a dataclass, and without state."""
 
-    def rival(self, view: mf.LeagueView, launcher: str, role: int, generator: np.random.Generator) -> str | None:
+    def rival(self, view: mf.LeagueView, policy: str, role: int, generator: np.random.Generator) -> str | None:
         past = view.members.past_in(role)
         return past[-1] if past else None
 

@@ -20,8 +20,8 @@ def past(*numbers: int) -> list[str]:
     return [f"main@{number}" for number in numbers]
 
 
-def dealt(mode: mf.LeagueMode, view: mf.LeagueView, role: int = 1, launcher: str = "main") -> object:
-    return frequencies(lambda generator: mode.rival(view, launcher, role, generator))
+def dealt(mode: mf.LeagueMode, view: mf.LeagueView, role: int = 1, policy: str = "main") -> object:
+    return frequencies(lambda generator: mode.rival(view, policy, role, generator))
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_pfsp_weights_are_a_distribution(chances: np.ndarray, weighting: str, po
     assert weights.min() >= 0.0
 
 
-def test_self_play_is_against_the_launcher() -> None:
+def test_self_play_is_against_oneself() -> None:
     view = view_of(members_of({"main": 3, "other": 2}))
     assert dealt(mf.NaiveSelfPlay(), view) == {"main": 4000}
 
@@ -80,8 +80,8 @@ def test_self_play_is_against_the_live_policy_of_the_other_role() -> None:
     tag = default_sides(["adversary_0", "agent_0"])
     fits = {"hunter": ["adversary_0"], "prey": ["agent_0"], "runner": ["agent_0"]}
     view = view_of(members_of({"hunter": 1, "prey": 1, "runner": 0}, tag, fits))
-    assert agree(dealt(mf.NaiveSelfPlay(), view, launcher="hunter"), {"prey": 0.5, "runner": 0.5})
-    assert dealt(mf.NaiveSelfPlay(), view, role=0, launcher="prey") == {"hunter": 4000}
+    assert agree(dealt(mf.NaiveSelfPlay(), view, policy="hunter"), {"prey": 0.5, "runner": 0.5})
+    assert dealt(mf.NaiveSelfPlay(), view, role=0, policy="prey") == {"hunter": 4000}
 
 
 def test_latest_past_is_the_live_policy_or_one_of_the_window() -> None:
@@ -135,7 +135,7 @@ def test_a_rival_can_play_its_role(mode: mf.LeagueMode) -> None:
     tag = default_sides(["adversary_0", "agent_0"])
     fits = {"hunter": ["adversary_0"], "prey": ["agent_0"]}
     view = view_of(members_of({"hunter": 3, "prey": 3}, tag, fits))
-    rivals = dealt(mode, view, role=1, launcher="hunter")
+    rivals = dealt(mode, view, role=1, policy="hunter")
     assert all(view.members.plays(rival, 1) for rival in rivals)
     assert not math.isnan(sum(rivals.values()))
 

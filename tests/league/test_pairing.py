@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from marlflow.league.league import MatchRules
 from marlflow.league.members import Members
-from marlflow.league.meta_weights import meta_weights
 from marlflow.league.pairing import fewest_first, next_matches, pairings
 from marlflow.league.payoffs import Game, Payoffs
 from marlflow.league.sides import default_sides
+from marlflow.league.standings import meta_weights
 from tests.league.population import PAIR, members_of
 
 TAG = default_sides(["adversary_0", "adversary_1", "agent_0"])

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from marlflow.league import payoff_table as module
-from marlflow.league.payoff_table import payoff_table, write_payoffs
+from marlflow.league import figures as module
+from marlflow.league.figures import payoff_table, write_payoffs
 from marlflow.league.payoffs import Game, Payoffs
 from marlflow.league.sides import default_sides
 from tests.league.population import PAIR

@@ -12,7 +12,6 @@ import marlflow as mf
 from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.league.dealing import LeagueMatchmaker
 from marlflow.league.members import Members
-from marlflow.league.modes import MetaGameMode, SnapshottingMode
 from marlflow.league.payoffs import Game, Payoffs
 from marlflow.league.ratings import Ratings
 from marlflow.league.sides import default_sides
@@ -95,8 +94,8 @@ class Exact:
 
 
 def test_it_is_a_mode_with_a_meta_game_and_rules_of_its_own() -> None:
-    assert isinstance(mf.PSRO(), MetaGameMode)
-    assert isinstance(mf.PSRO(), SnapshottingMode)
+    assert mf.PSRO().has_meta_game
+    assert mf.PSRO().has_snapshot_rules
 
 
 def test_matching_pennies_is_solved_from_a_pure_strategy() -> None:

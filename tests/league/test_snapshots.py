@@ -2,9 +2,9 @@
 
 import pytest
 
+from marlflow.league.league import SnapshotRules
 from marlflow.league.payoffs import Game, Payoffs
 from marlflow.league.sides import default_sides
-from marlflow.league.snapshots import SnapshotRules
 
 NEVER = SnapshotRules(at_start=False, every_agent_steps=None)
 WINNING = SnapshotRules(at_start=False, every_agent_steps=None, win_rate=0.7, min_games=10)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marlflow.observe.appended import AppendedFile
+from marlflow.observe.sinks import AppendedFile
 
 
 class Disk:

@@ -4,9 +4,8 @@ import sys
 import pytest
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.observe.console import DetachableConsole, SilentConsole, console
-from marlflow.observe.live import LiveConsole
-from marlflow.observe.plain import PlainConsole
+from marlflow.observe.console import DetachableConsole, PlainConsole, RunConsole, console
+from marlflow.observe.view import LiveConsole
 from tests.observe.records import INFO, record
 
 
@@ -171,7 +170,7 @@ def test_none_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     chosen.report(record(1))
     chosen.notice("x")
     chosen.close()
-    assert isinstance(chosen, SilentConsole)
+    assert type(chosen) is RunConsole
     assert capsys.readouterr().out == ""
 
 

@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from PIL import Image
 
 from marlflow.base.errors import InvalidInput
-from marlflow.observe.curves import curve, draw_learning_curves, evaluations, updates_per_s
+from marlflow.observe.figure import curve, draw_learning_curves, evaluations, updates_per_s
 from marlflow.observe.sinks import read_metrics
 from tests.observe.records import evaluation, learner, record, write
 

@@ -17,7 +17,7 @@ from marlflow.league import figures as league_figures
 from marlflow.league.payoffs import Payoffs
 from marlflow.league.ratings import Ratings
 from marlflow.league.standings import standings
-from marlflow.observe import curves
+from marlflow.observe import figure
 from marlflow.observe.figure import tick_labels
 from tests.league.population import PAIR, add_games, members_of
 from tests.observe.axes import Axis, as_svg, assert_labels_are_true, axes_in, value_of
@@ -31,7 +31,7 @@ SCALES = [1e-7, 1e-3, 0.25, 1.0, 75.0, 1e5, 1e9]
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     """The figures that would be written as PNG."""
     kept: list[Figure] = []
-    for module in (curves, league_figures):
+    for module in (figure, league_figures):
         monkeypatch.setattr(module, "save_figure", lambda figure, out_png: kept.append(figure))
     return kept
 
@@ -42,7 +42,7 @@ def learning_curves(folder: Path, scale: float) -> None:
         for policy in report["policies"].values():
             policy |= {"return_mean": scale * (1 + number), "return_std": 0.0}
             policy |= {"eval_return_mean": scale * number, "eval_return_std": 0.1 * scale}
-    curves.draw_learning_curves(write(folder / "metrics.jsonl", *reports), folder / "curves.png")
+    figure.draw_learning_curves(write(folder / "metrics.jsonl", *reports), folder / "curves.png")
 
 
 def ratings(folder: Path, scale: float) -> None:
@@ -110,7 +110,7 @@ def test_every_module_that_draws_is_tested_here_or_with_the_report() -> None:
     root = Path(marlflow.__file__).parent
     found = {path.relative_to(root).as_posix() for path in root.rglob("*.py") if draws(path)}
     found -= {"env/functional/jaxmarl_pictures.py"}
-    assert found == {"html_report/charts.py", "league/figures.py", "observe/curves.py"}
+    assert found == {"html_report/charts.py", "league/figures.py", "observe/figure.py"}
 
 
 def draws(path: Path) -> bool:

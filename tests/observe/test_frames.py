@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from marlflow.base.errors import InvalidInput
-from marlflow.observe.frames import frame, rows
+from marlflow.observe.sinks import frame, rows
 from tests.observe.records import record, write
 
 

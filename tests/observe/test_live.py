@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from marlflow.observe.live import LiveConsole
 from marlflow.observe.report import Report, StageMetrics
-from marlflow.observe.view import View
+from marlflow.observe.view import LiveConsole, View
 from tests.observe.records import INFO, record
 
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from marlflow.observe.plain import PlainConsole
+from marlflow.observe.console import PlainConsole
+from marlflow.observe.rates import table_rows
 from marlflow.observe.report import PolicyInfo, Report, RunInfo
-from marlflow.observe.rows import table_rows
 from marlflow.observe.view import View
 from tests.observe.records import INFO, learner, policy, record
 

@@ -137,7 +137,7 @@ def test_scalars_have_the_path_of_their_key() -> None:
 
 def test_heavy_libraries_are_not_imported_before_they_are_used() -> None:
     code = (
-        "import sys; from marlflow.observe import console, curves, mlflow, sinks, tensorboard, timeline; "
+        "import sys; from marlflow.observe import console, figure, mlflow, sinks, tensorboard, timeline; "
         "from marlflow.observe import trackio, wandb; "
         "print({'tensorboard', 'matplotlib', 'mlflow', 'rich', 'torch', 'trackio', 'wandb'} & set(sys.modules))"
     )

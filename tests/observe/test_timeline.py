@@ -15,11 +15,9 @@ from hypothesis import strategies as st
 
 from marlflow.flow import StageId, StageTimes
 from marlflow.observe.callback import EvaluationEvent, FaultEvent, RunEnd
-from marlflow.observe.clock_offset import ClockOffset
 from marlflow.observe.report import ResumePoint, RunInfo
-from marlflow.observe.timeline import Timeline, WorkerSpan
-from marlflow.observe.trace_events import Arrows, PlacedSlice, Slice, TraceEvents, merged_slices
-from marlflow.observe.trace_file import TraceFile, read_trace
+from marlflow.observe.timeline import ClockOffset, Timeline, WorkerSpan
+from marlflow.observe.trace_events import Arrows, PlacedSlice, Slice, TraceEvents, TraceFile, merged_slices, read_trace
 from tests.observe.records import INFO, record
 
 COLLECT, PUBLISH = StageId("rollouts", "Collect"), StageId("prey", "Publish")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marlflow.observe.trace import Overlap, Span, Trace, busy_s, merged, overlap_s
+from marlflow.observe.timeline import Overlap, Span, Trace, busy_s, merged, overlap_s
 
 LAST = 30
 spans = st.lists(st.tuples(st.integers(0, LAST), st.integers(0, LAST)).map(lambda pair: (min(pair), max(pair))))

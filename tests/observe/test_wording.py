@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marlflow.observe import trace, wording
+from marlflow.observe import timeline, wording
 
 
-@pytest.mark.parametrize("module", [wording, trace], ids=["wording", "trace"])
+@pytest.mark.parametrize("module", [wording, timeline], ids=["wording", "timeline"])
 def test_the_examples_in_docstrings_hold(module: object) -> None:
     failed, tried = doctest.testmod(module)
     assert tried > 0

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from marlflow.batches.items import Weights
 from marlflow.matchmaking.dealer import Dealer
-from marlflow.matchmaking.matchmakers import AllowedSeats, EpisodeId
+from marlflow.matchmaking.matchmakers import AllowedSeats, EpisodeId, Matchmaker
 from marlflow.sampling.population import PopulationChange, Reset
 from marlflow.sampling.protocol import Matchup, Request
 from marlflow.sampling.receipts import EpisodeResult, Receipt
@@ -23,7 +23,7 @@ NUM_ENVS = 4
 
 
 @dataclass
-class Newest:
+class Newest(Matchmaker):
     """Seats `main`, or `other` in odd environments, against the newest frozen entry; the test says when to change."""
 
     freeze: bool = True

@@ -14,7 +14,7 @@ from scipy.stats import chisquare
 from marlflow.batches.items import Weights
 from marlflow.matchmaking import dealer as dealing
 from marlflow.matchmaking.dealer import Dealer
-from marlflow.matchmaking.matchmakers import AllowedSeats, EpisodeId
+from marlflow.matchmaking.matchmakers import AllowedSeats, EpisodeId, Matchmaker
 from marlflow.sampling.population import PopulationChange
 from marlflow.sampling.protocol import Matchup, Request
 from marlflow.sampling.receipts import Receipt
@@ -23,7 +23,7 @@ AGENTS = ("left", "right")
 WORKERS = ((0, 2, 4), (1, 3, 5))
 
 
-class Uniform:
+class Uniform(Matchmaker):
     """Seats `main` on one seat, and any of `count` frozen versions of `main` and `other` on the other one."""
 
     def __init__(self, count: int) -> None:

@@ -15,7 +15,7 @@ from marlflow.base.errors import ConfigInvalid, MatchmakerFailed
 from marlflow.base.spaces import Spaces
 from marlflow.env.games.cartpole_team import CartPoleTeam
 from marlflow.matchmaking.dealer import Dealer, DealtWorkers
-from marlflow.matchmaking.matchmakers import AllowedSeats, EpisodeId, RandomSeats, deal_one
+from marlflow.matchmaking.matchmakers import AllowedSeats, EpisodeId, Matchmaker, RandomSeats, deal_one
 from marlflow.policy.scripted import RandomActor
 from marlflow.sampling.protocol import EvaluationRequest, Request, Round
 from marlflow.sampling.receipts import EpisodeResult, Evaluated, Receipt
@@ -26,7 +26,7 @@ AGENTS = ("left", "right")
 SEATS = AllowedSeats(AGENTS, {"main": AGENTS, "rival": AGENTS, "lefty": ("left",)})
 
 
-class Asked:
+class Asked(Matchmaker):
     """Seats by number, and remembers what it was asked: each answer is another."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ import marlflow as mf
 from marlflow.algorithms.from_run import Imported
 from marlflow.runtime.spec import PolicySpec
 from marlflow.trained import team as team_module
-from marlflow.trained.seating import seating
+from marlflow.trained.games import seating
 from tests.league.runs import LEAGUES, league_run
 from tests.trained.conftest import Trained
 from tests.trained.runs import by_hand, played_alike

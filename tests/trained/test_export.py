@@ -25,9 +25,16 @@ from marlflow.policy.tensors import as_tensor
 from marlflow.policy.warmup import network_of
 from marlflow.runtime.spec import PolicySpec
 from marlflow.trained import exported_files
-from marlflow.trained.export import portable_of
-from marlflow.trained.export_check import compared, difference, expected_outputs
-from marlflow.trained.export_rows import CheckRows, arbitrary_rows, check_rows, played_rows
+from marlflow.trained.export import (
+    CheckRows,
+    arbitrary_rows,
+    check_rows,
+    compared,
+    difference,
+    expected_outputs,
+    played_rows,
+    portable_of,
+)
 from marlflow.trained.exported_files import written
 from marlflow.trained.portable import PortableActor
 from tests.runtime.small_runs import SMALL, SMALL_PPO, SMALL_R2D2, small_run
@@ -188,7 +195,7 @@ def test_a_policy_that_is_never_asked_has_arbitrary_rows(run: Path, monkeypatch:
         for watcher in watchers:
             watcher.stepped(None)
 
-    monkeypatch.setattr("marlflow.trained.export_rows.play_episode", play)
+    monkeypatch.setattr("marlflow.trained.export.play_episode", play)
     rows = check_rows(team, policy, 5)
     assert (rows.of, rows.reason) == ("arbitrary", "'prey' had nothing to decide in 50 env steps")
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from marlflow.trained.frames import TEXT_SIZE, FrameInvalid, rgb_frame, text_frame
+from marlflow.trained.video import TEXT_SIZE, FrameInvalid, rgb_frame, text_frame
 
 COLORS = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
 

@@ -17,7 +17,7 @@ from marlflow.offline.manifest import RecordedEnvironment
 from marlflow.sampling.action_decoder import ActionDecoder
 from marlflow.trained.games import Episode, play_episode
 from marlflow.trained.person_rows import EpisodeRows, PersonDataset
-from marlflow.trained.watchers import RowsWatcher
+from marlflow.trained.views import RowsWatcher
 from tests.sampling.built_environments import BuiltAEC, BuiltParallel
 from tests.sampling.row_actors import RowActor, decide
 from tests.sampling.scripts import scripts

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marlflow.sampling.action_decoder import ActionDecoder
-from marlflow.trained.typed_actions import TypedActions, Unreadable
+from marlflow.trained.terminal import TypedActions, Unreadable
 
 SPACES = [
     spaces.Discrete(4),

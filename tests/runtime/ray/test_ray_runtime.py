@@ -27,8 +27,8 @@ from marlflow.driver.learner_totals import LearnerTotals
 from marlflow.driver.train import Result, train
 from marlflow.flow import Outcome
 from marlflow.flow.protocols import StageCall, stage_call
-from marlflow.observe.trace import overlap_s
-from marlflow.observe.trace_file import TRACE, read_trace
+from marlflow.observe.timeline import overlap_s
+from marlflow.observe.trace_events import TRACE, read_trace
 from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.protocol import RunComponents, Runtime
 from marlflow.runtime.ray import RayRuntime

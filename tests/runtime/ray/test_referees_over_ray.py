@@ -14,7 +14,7 @@ import ray
 
 import marlflow as mf
 from marlflow.checks.validation import ready
-from marlflow.driver.matches import RefereedWorkers
+from marlflow.driver.league import RefereedWorkers
 from marlflow.runtime.ray import RayRuntime
 from marlflow.sampling.protocol import EvaluationRequest, FrozenPolicy, Weights
 from marlflow.sampling.receipts import Evaluated, Fault
