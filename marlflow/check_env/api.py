@@ -20,8 +20,7 @@ from marlflow.check_env.outcome import Kind, Masks, TestOutcome
 from marlflow.check_env.same_spaces import SameSpaces
 from marlflow.env.frames import their_frames
 from marlflow.observe.first_lines import FirstLines
-from marlflow.sampling.env_closing import close_within
-from marlflow.sampling.watchdog import Overdue, Watchdog
+from marlflow.sampling.watchdog import Overdue, Watchdog, close_within
 
 # Env steps (of an AEC environment: times agents) that each test takes at most; PettingZoo's own default is 1,000.
 _CYCLES = 250

@@ -20,7 +20,7 @@ from marlflow.check_env.play import random_actor
 from marlflow.check_env.seats import Seats
 from marlflow.check_env.suitable import Suitable
 from marlflow.sampling import Receipt, RolloutWorker, SamplerConfig
-from marlflow.sampling.env_closing import close_within
+from marlflow.sampling.watchdog import close_within
 
 # Rounds of each. The fastest one counts, because disturbances only slow down.
 _ROUNDS = 3

@@ -34,8 +34,7 @@ from marlflow.policy.torso import build_torso
 from marlflow.replay.protocol import Replay
 from marlflow.runtime.inline import InlinePlace
 from marlflow.runtime.inline.place import InlineReplicasPlace
-from marlflow.runtime.protocol import RunComponents
-from marlflow.runtime.rounds import make_round
+from marlflow.runtime.protocol import RunComponents, make_round
 from marlflow.runtime.spec import LearnerSpec, PolicySpec, RunSpec
 from marlflow.sampling.protocol import Request
 

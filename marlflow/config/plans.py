@@ -18,8 +18,8 @@ from marlflow.env.frames import raised
 from marlflow.flow import Feed, Flow, Place, Plan, Rounds, Together, source, together
 from marlflow.runtime.inline import InlinePlace
 from marlflow.runtime.protocol import RunComponents
-from marlflow.runtime.sharding import ON_WORKERS
 from marlflow.runtime.spec import LearnerSpec, RunSpec
+from marlflow.runtime.stage_chain import ON_WORKERS
 from marlflow.sampling.protocol import Drain, Request, Round
 from marlflow.stages import ByPolicy, Collect, CollectNext
 

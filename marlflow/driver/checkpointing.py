@@ -20,8 +20,7 @@ from marlflow.config.league_members import FROM, MEMBER, POLICY
 from marlflow.driver.other_runs import files_of_other_runs, hash_of, source_of
 from marlflow.driver.queued_items import QueuedItems
 from marlflow.league.sides import sides_of
-from marlflow.runs.checkpoint_files import RowsFile, rows_file
-from marlflow.runs.checkpoint_notes import Notes, as_text, notes_of
+from marlflow.runs.checkpoint_format import Notes, RowsFile, as_text, notes_of, rows_file
 from marlflow.runs.checkpoints import Checkpoint, CheckpointStore
 from marlflow.runs.frozen_policies import frozen_file
 from marlflow.runs.run_state import LOCK

@@ -18,9 +18,8 @@ from marlflow.config.experiment import Faults
 from marlflow.driver.run_metrics import RunMetrics
 from marlflow.driver.service import Service
 from marlflow.driver.wrapped_workers import T, WrappedWorkers
-from marlflow.sampling.faults import fault_of
 from marlflow.sampling.protocol import Round, Workers
-from marlflow.sampling.receipts import Fault
+from marlflow.sampling.receipts import Fault, fault_of
 
 log = logging.getLogger("marlflow")
 

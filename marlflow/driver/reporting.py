@@ -27,7 +27,7 @@ from marlflow.observe.tensorboard import TensorBoardSink
 from marlflow.observe.timeline import Timeline, WorkerSpan
 from marlflow.observe.trace import Trace
 from marlflow.observe.trace_file import TRACE
-from marlflow.runs.checkpoint_notes import notes_of
+from marlflow.runs.checkpoint_format import notes_of
 from marlflow.runs.checkpoints import Checkpoint
 from marlflow.sampling.protocol import Round
 from marlflow.sampling.receipts import Fault

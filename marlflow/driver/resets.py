@@ -10,7 +10,7 @@ from marlflow.driver.scheduler import Scheduler
 from marlflow.driver.service import Service
 from marlflow.driver.stored_members import StoredMembers
 from marlflow.flow import Executor
-from marlflow.runs.checkpoint_notes import notes_of
+from marlflow.runs.checkpoint_format import notes_of
 from marlflow.runs.checkpoints import Checkpoint
 from marlflow.runtime.protocol import Runtime
 from marlflow.runtime.spec import RunSpec

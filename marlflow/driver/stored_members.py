@@ -22,7 +22,7 @@ from marlflow.runs.checkpoint_format import tensors_file
 from marlflow.runs.checkpoints import Checkpoint
 from marlflow.runs.frozen_policies import entries_in, frozen_bytes, frozen_file, frozen_from
 from marlflow.runtime.relocation import DriverPlace
-from marlflow.sampling.frozen_store import FrozenStore
+from marlflow.sampling.population import FrozenStore
 from marlflow.sampling.protocol import FrozenPolicy
 
 log = logging.getLogger("marlflow")

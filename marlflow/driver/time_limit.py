@@ -10,8 +10,8 @@ from marlflow.config.experiment import Stop
 from marlflow.driver.evaluation import Evaluator
 from marlflow.driver.service import Service
 from marlflow.runtime.protocol import Runtime
-from marlflow.sampling.deadline import Deadline
 from marlflow.sampling.protocol import Round
+from marlflow.sampling.watchdog import Deadline
 
 _UPDATES_FINISH_S = 5.0
 

@@ -36,7 +36,7 @@ from marlflow.observe.frames import frame
 from marlflow.observe.report import PolicyInfo, Report, RunInfo, metric
 from marlflow.observe.run_log import logged_in
 from marlflow.observe.sinks import METRICS
-from marlflow.runs.checkpoint_notes import notes_of
+from marlflow.runs.checkpoint_format import notes_of
 from marlflow.runs.checkpoints import Checkpoint
 from marlflow.runs.run_state import reason_of, write_state
 from marlflow.runs.saved_runs import EXPERIMENT, newest, skipped

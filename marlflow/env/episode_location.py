@@ -10,7 +10,7 @@ from typing import Any
 
 from marlflow.base.errors import DEBUGGER_QUIT, EnvironmentFailed
 
-_OWN = ("aec.py", "adapter_state.py", "agent_slots.py", "batched/adapter.py", "global_state.py", "parallel.py")
+_OWN = ("adapter_state.py", "aec.py", "agents.py", "batched/adapter.py", "parallel.py")
 _ADAPTER_FILES = {str(Path(__file__).parent / name) for name in _OWN}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from marlflow.env.adapter import AgentEnd, StepResult
 from marlflow.env.adapter_state import AdapterState, options_for
-from marlflow.env.agent_slots import MASK
+from marlflow.env.agents import MASK
 from marlflow.env.episode_location import EpisodeLocation
 
 

@@ -22,14 +22,15 @@ from marlflow.matchmaking.matchmakers import (
 )
 from marlflow.matchmaking.results import ResultLedger, ResultsMatchmaker
 from marlflow.sampling.episodes import EVALUATION
-from marlflow.sampling.frozen_store import FrozenStore, StoredEntries
 from marlflow.sampling.population import (
     WORKER_MEMBERS,
+    FrozenStore,
     Population,
     PopulationChange,
     PopulationMatchmaker,
     Reset,
     ResettingMatchmaker,
+    StoredEntries,
 )
 from marlflow.sampling.protocol import Assign, EvaluationRequest, Matchup, Request, Round, Workers
 from marlflow.sampling.receipts import Evaluated, Receipt

@@ -10,8 +10,8 @@ import numpy as np
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.serialization import to_bytes
 from marlflow.batches.items import Weights
-from marlflow.runs.checkpoints import Checkpoint
-from marlflow.runs.known_names import FROZEN, frozen_names
+from marlflow.runs.checkpoint_format import Checkpoint
+from marlflow.runs.saved_runs import FROZEN, frozen_names
 from marlflow.sampling.protocol import FrozenPolicy
 
 

@@ -21,9 +21,8 @@ from marlflow.base.near import meant
 from marlflow.base.serialization import MALFORMED, from_bytes
 from marlflow.learner.saved_state import PUBLISHED_SIZES
 from marlflow.runs.frozen_policies import frozen_file
-from marlflow.runs.known_names import frozen_names
 from marlflow.runs.saved_league import SavedRun, learner_state
-from marlflow.runs.saved_runs import usable
+from marlflow.runs.saved_runs import frozen_names, usable
 
 EXPORT_FORMAT = "marlflow member 1"
 _IMPORT_PREFIX = "member."

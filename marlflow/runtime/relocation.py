@@ -16,7 +16,7 @@ from marlflow.learner.protocol import Learner
 from marlflow.learner.published_learner import PublishedLearner, Publisher
 from marlflow.replay.protocol import Replay
 from marlflow.runtime.stage_chain import Rows, merge_payloads, run_chain
-from marlflow.sampling.worker_stages import WorkerStages
+from marlflow.sampling.sampler_config import WorkerStages
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,17 +13,14 @@ from marlflow.base.errors import EnvironmentFailed
 from marlflow.base.info_columns import InfoColumn
 from marlflow.env import BatchedStep, SnapshotEnv
 from marlflow.env.batched.adapter import NOBODY_DECIDES, BatchedAdapter
-from marlflow.env.batched.arrays import as_numpy
+from marlflow.env.batched.protocol import as_numpy
 from marlflow.env.episode_location import EpisodeLocation, environment_name
-from marlflow.sampling.env_closing import close_within
-from marlflow.sampling.env_source import EnvSource, Finals, LaneStep, lanes_in
-from marlflow.sampling.faults import FaultLog
+from marlflow.sampling.env_source import EnvSource, Finals, LaneStep, lanes_in, not_given
 from marlflow.sampling.group_layout import GroupLayout
 from marlflow.sampling.policy_slots import PolicySlots
-from marlflow.sampling.receipts import Fault
-from marlflow.sampling.rewards import not_given
+from marlflow.sampling.receipts import Fault, FaultLog
 from marlflow.sampling.sampler_config import SamplerConfig
-from marlflow.sampling.watchdog import Watchdog
+from marlflow.sampling.watchdog import Watchdog, close_within
 
 _T = TypeVar("_T")
 

@@ -17,14 +17,20 @@ from marlflow.base.errors import EnvironmentFailed
 from marlflow.base.observations import row_dtype
 from marlflow.env import AgentEnd, EnvAdapter, StepResult, open_adapter
 from marlflow.env.make import EnvMaker
-from marlflow.sampling.env_closing import close_within
-from marlflow.sampling.env_source import EnvSource, Finals, LaneStep, too_many_agents
-from marlflow.sampling.faults import FaultLog
+from marlflow.sampling.env_source import (
+    EnvSource,
+    Finals,
+    LaneStep,
+    WrongReward,
+    info_values,
+    last_values,
+    reward_values,
+    too_many_agents,
+)
 from marlflow.sampling.policy_slots import PolicySlots
-from marlflow.sampling.receipts import Fault
-from marlflow.sampling.rewards import WrongReward, info_values, last_values, reward_values
+from marlflow.sampling.receipts import Fault, FaultLog
 from marlflow.sampling.sampler_config import SamplerConfig
-from marlflow.sampling.watchdog import Overdue, Watchdog
+from marlflow.sampling.watchdog import Overdue, Watchdog, close_within
 
 # Lanes per environment without `possible_agents`.
 UNDECLARED_LANES = 256

@@ -10,7 +10,6 @@ from marlflow.base.arrays import Array
 from marlflow.base.progress import progress
 from marlflow.base.random import key, mix
 from marlflow.policy.actor import EvaluationModes
-from marlflow.sampling import env_closing as closing
 from marlflow.sampling.action_history import History
 from marlflow.sampling.env_source import EnvSource
 from marlflow.sampling.episodes import EvaluationEpisodes
@@ -20,6 +19,7 @@ from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.protocol import EvaluationRequest
 from marlflow.sampling.receipts import Evaluated, Fault
 from marlflow.sampling.runner import Runner
+from marlflow.sampling.watchdog import close_by
 from marlflow.sampling.weights_table import WeightsTable
 
 _MOST_ENVS = 16
@@ -45,7 +45,7 @@ class EvaluationEnvs:
         if not count or (self._envs is not None and len(self._envs.env_indices) >= count):
             return []
         # All are reopened, because the lanes of a runner are numbered by its number of environments.
-        faults = self.close(perf_counter() + closing.CLOSE_TIMEOUT_S)
+        faults = self.close(close_by())
         self._envs = self._make_envs(range(count))
         return faults
 

@@ -18,8 +18,8 @@ from marlflow.base.serialization import Tree
 from marlflow.env import StepResult
 from marlflow.sampling.action_history import History
 from marlflow.sampling.env_pool import EnvPool
+from marlflow.sampling.env_source import WrongReward, info_values, last_values, reward_values
 from marlflow.sampling.episodes import RESTARTED_EPISODE
-from marlflow.sampling.rewards import WrongReward, info_values, last_values, reward_values
 from marlflow.sampling.saved_state import StateTable
 from marlflow.sampling.worker_state import INFOS, TableByEnv, WorkerState
 

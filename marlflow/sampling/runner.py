@@ -19,11 +19,10 @@ from marlflow.base.random import RowRandom
 from marlflow.sampling.action_history import History
 from marlflow.sampling.env_source import EnvSource, LaneStep, lanes_in
 from marlflow.sampling.episodes import EpisodeSource
-from marlflow.sampling.faults import fault_of
 from marlflow.sampling.lanes import NO_EPISODE, Lanes
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.protocol import Matchup
-from marlflow.sampling.receipts import CompiledCalls, EpisodeResult
+from marlflow.sampling.receipts import CompiledCalls, EpisodeResult, fault_of
 from marlflow.sampling.segment_builder import SegmentBuilder
 
 

@@ -15,9 +15,8 @@ import numpy as np
 
 from marlflow.base.arrays import Array
 from marlflow.batches.batch import Batch
-from marlflow.sampling.credited import Credited
 from marlflow.sampling.env_source import Finals
-from marlflow.sampling.lanes import Lanes
+from marlflow.sampling.lanes import Credited, Lanes
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.receipts import PolicyReceipt
 from marlflow.sampling.step_buffer import Segments, StepBuffer, ranges

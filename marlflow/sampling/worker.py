@@ -1,4 +1,7 @@
-"""The rollout worker (RLlib's EnvRunner): steps vectorized environments and returns the rows of each policy."""
+"""The rollout worker (RLlib's EnvRunner): steps vectorized environments and returns the rows of each policy.
+
+A referee is one that plays matches in a process of its own, so that games of a league do not hold up sampling.
+"""
 
 from __future__ import annotations
 
@@ -19,27 +22,24 @@ from marlflow.batches.items import Weights
 from marlflow.env.batched.protocol import FUNCTIONAL_ENVIRONMENTS, is_functional
 from marlflow.policy.actor import Actor, EvaluationModes, WeightedActor
 from marlflow.policy.adapted import AdaptingActor
-from marlflow.sampling import env_closing as closing
 from marlflow.sampling.action_history import History
 from marlflow.sampling.batched_pool import BatchedEnvPool
 from marlflow.sampling.env_pool import EnvPool
 from marlflow.sampling.env_source import EnvSource
 from marlflow.sampling.episodes import TrainingEpisodes
 from marlflow.sampling.evaluation import EvaluationEnvs
-from marlflow.sampling.faults import FaultLog
 from marlflow.sampling.lanes import Lanes
 from marlflow.sampling.phases import adapting_actors, concat_phases, phase_ticks
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.protocol import NOTHING_NEW, EvaluationRequest, FrozenPolicy, Request, RowWriter
-from marlflow.sampling.receipts import CompiledCalls, Evaluated, Fault, PolicyReceipt, Receipt
+from marlflow.sampling.receipts import CompiledCalls, Evaluated, Fault, FaultLog, PolicyReceipt, Receipt
 from marlflow.sampling.replayed_state import ReplayedState
 from marlflow.sampling.runner import Runner
-from marlflow.sampling.sampler_config import SamplerConfig, policy_spaces
+from marlflow.sampling.sampler_config import SamplerConfig, WorkerStages, policy_spaces
 from marlflow.sampling.saved_state import ResumeReport
 from marlflow.sampling.segment_builder import SegmentBuilder
-from marlflow.sampling.watchdog import Watchdog
+from marlflow.sampling.watchdog import Watchdog, close_by
 from marlflow.sampling.weights_table import WeightsTable
-from marlflow.sampling.worker_stages import WorkerStages
 from marlflow.sampling.worker_state import SnapshotState, WorkerState
 
 
@@ -347,7 +347,7 @@ class RolloutWorker:
         return replace(evaluated, faults=self._faults.take())
 
     def close(self, timeout_s: float | None = None) -> tuple[Fault, ...]:
-        deadline_s = perf_counter() + (closing.CLOSE_TIMEOUT_S if timeout_s is None else timeout_s)
+        deadline_s = close_by(timeout_s)
         # Environment faults left here are of a collect that raised, which has reported them.
         faults = [fault for fault in self._faults.take() if not fault.kind.of_environment]
         try:
@@ -356,3 +356,33 @@ class RolloutWorker:
         except OSError as error:
             faults.append(self._write_fault(error))
         return (*faults, *self._envs.close(deadline_s), *self._evaluation.close(deadline_s))
+
+
+def worker_name(number: int, num_workers: int) -> str:
+    """Return the name of a worker's process; those from `num_workers` on are referees.
+
+    >>> worker_name(1, num_workers=2), worker_name(2, num_workers=2)
+    ('rollout worker 1', 'referee 0')
+    """
+    return f"rollout worker {number}" if number < num_workers else f"referee {number - num_workers}"
+
+
+class Referee:
+    """Plays evaluation episodes by `worker`, and samples nothing.
+
+    Frozen entries are removed after each call, because the next matches mostly have others.
+    """
+
+    def __init__(self, worker: RolloutWorker) -> None:
+        self._worker = worker
+
+    def evaluate(self, request: EvaluationRequest) -> Evaluated:
+        """Play evaluation episodes; see `Worker.evaluate`."""
+        try:
+            return self._worker.evaluate(request)
+        finally:
+            self._worker.remove_frozen(request.frozen)
+
+    def close(self, timeout_s: float | None = None) -> tuple[Fault, ...]:
+        """Close all environments, within `timeout_s` seconds if given; return faults."""
+        return self._worker.close(timeout_s)

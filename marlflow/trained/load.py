@@ -8,8 +8,7 @@ from pathlib import Path
 from marlflow.config.experiment import Experiment
 from marlflow.driver.entrants import Entrants
 from marlflow.driver.saved_experiment import finished_run, sides_or_none
-from marlflow.runs.run_folders import run_folder
-from marlflow.runs.saved_runs import Which
+from marlflow.runs.saved_runs import Which, run_folder
 from marlflow.trained.team import Team
 
 

@@ -11,7 +11,7 @@ from marlflow.base.spaces import Spaces
 from marlflow.config.experiment import Experiment
 from marlflow.league.sides import sides_of
 from marlflow.policy.actor import AskedMode
-from marlflow.runs.known_names import unknown_agents
+from marlflow.runs.saved_runs import unknown_agents
 from marlflow.trained.games import Decision, Player
 
 PERSON = "you"

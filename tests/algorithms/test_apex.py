@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import marlflow as mf
-from marlflow.replay.shards import learner_of_replay
+from marlflow.replay.protocol import learner_of_replay
 from marlflow.runtime.inline import InlinePlace
 from marlflow.runtime.spec import LearnerSpec, PolicySpec
 from tests.algorithms.parts import DISCRETE, SMALL, experience, make_learner

@@ -18,7 +18,7 @@ from marlflow.runs.checkpoint_format import tensors_file
 from marlflow.runs.checkpoints import CheckpointStore
 from marlflow.runs.frozen_policies import frozen_file
 from marlflow.runtime.relocation import DriverPlace
-from marlflow.sampling.frozen_store import StoredEntries
+from marlflow.sampling.population import StoredEntries
 from marlflow.sampling.protocol import FrozenPolicy
 
 SIZE = 100

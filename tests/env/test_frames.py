@@ -29,7 +29,6 @@ PART_OF_ONE = ["openspiel_game"]
 NOT_PLAYED = ["spaces_only"]
 """Stands for an environment where records have its agents and spaces, and is never stepped."""
 AROUND_OTHERS = [
-    "grid_team",
     "gymnasium_team",
     "lbf",
     "managed_aec",

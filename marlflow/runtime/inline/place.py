@@ -8,8 +8,16 @@ from typing import Any
 
 from marlflow.batches.items import Packed
 from marlflow.flow import Outcome, StageCall
-from marlflow.runtime.sharding import ON_WORKERS, AllShards, over_all, payloads_by_worker, shard
-from marlflow.runtime.stage_chain import Rows, merge_payloads, run_chain
+from marlflow.runtime.stage_chain import (
+    ON_WORKERS,
+    AllShards,
+    Rows,
+    merge_payloads,
+    over_all,
+    payloads_by_worker,
+    run_chain,
+    shard,
+)
 
 
 @dataclass(frozen=True, slots=True)

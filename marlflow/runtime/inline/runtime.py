@@ -16,7 +16,7 @@ from marlflow.batches.batch import Batch
 from marlflow.learner.learner import TorchLearner
 from marlflow.learner.update_limit import ClockLimit
 from marlflow.replay.protocol import SavedReplay
-from marlflow.runs.checkpoint_files import (
+from marlflow.runs.checkpoint_format import (
     WORKERS,
     check_names,
     learner_file,
@@ -25,20 +25,16 @@ from marlflow.runs.checkpoint_files import (
     replay_state,
 )
 from marlflow.runtime.inline.place import InlinePlace, InlineReplicasPlace
-from marlflow.runtime.packing import pack_batch, unpack_batch
-from marlflow.runtime.protocol import RunComponents, RuntimeState
+from marlflow.runtime.protocol import RunComponents, RuntimeState, make_round
 from marlflow.runtime.resources import without_cuda
-from marlflow.runtime.rounds import make_round
 from marlflow.runtime.spec import LearnerSpec, RunSpec
-from marlflow.sampling import env_closing as closing
-from marlflow.sampling.deadline import Deadline
-from marlflow.sampling.hang_monitor import HangMonitor
-from marlflow.sampling.messages import News
+from marlflow.runtime.stage_chain import pack_batch, unpack_batch
+from marlflow.sampling.messages import HangMonitor, News
 from marlflow.sampling.population import seated_in
 from marlflow.sampling.protocol import Assign, EvaluationRequest, FrozenPolicy, Request, Round, Worker
 from marlflow.sampling.receipts import Evaluated, Fault, Receipt
 from marlflow.sampling.saved_state import ResumeReport, files_recorded, merged, share
-from marlflow.sampling.watchdog import Watchdog
+from marlflow.sampling.watchdog import Deadline, Watchdog, close_by
 
 log = logging.getLogger("marlflow")
 
@@ -105,7 +101,7 @@ class InlineWorkers:
         """Close all environments; return failures."""
         self._monitor.close()
         # One deadline for all workers together.
-        deadline_s = perf_counter() + closing.CLOSE_TIMEOUT_S
+        deadline_s = close_by()
         return tuple(fault for worker in self._workers for fault in worker.close(deadline_s - perf_counter()))
 
 

@@ -29,8 +29,7 @@ from ray._private.node import Node
 from ray._private.utils import detect_fate_sharing_support
 
 from marlflow.base.errors import ConfigInvalid, RuntimeFailed
-from marlflow.runtime.forked.sessions import kill_sessions
-from marlflow.runtime.forked.template import WORKER, Template, taken
+from marlflow.runtime.forked.template import WORKER, Template, kill_sessions, taken
 
 log = logging.getLogger("marlflow")
 _QUIET_AGENTS = {"enable_pipe_based_agent_to_parent_health_check": False}

@@ -17,8 +17,7 @@ from ray.util.placement_group import PlacementGroup, remove_placement_group
 from marlflow.base.errors import ActorLost, RuntimeFailed
 from marlflow.batches.items import Weights
 from marlflow.learner.protocol import Learner
-from marlflow.replay.protocol import Replay
-from marlflow.replay.shards import first_row_of
+from marlflow.replay.protocol import Replay, first_row_of
 from marlflow.runtime.protocol import RunComponents, RuntimeState
 from marlflow.runtime.ray.actors import Actors, cause
 from marlflow.runtime.ray.checkpointing import RayCheckpointing
@@ -35,20 +34,19 @@ from marlflow.runtime.ray.health import (
 from marlflow.runtime.ray.host import RemoteError, as_exception
 from marlflow.runtime.ray.inference import start_inference
 from marlflow.runtime.ray.local_ray import LocalRay, dashboard_url, start_local, without_signal_handlers
-from marlflow.runtime.ray.message_channel import Address, Inbox
+from marlflow.runtime.ray.message_channel import Address, Inbox, LimitPost
 from marlflow.runtime.ray.places import RayPlace
-from marlflow.runtime.ray.posted_limit import LimitPost
 from marlflow.runtime.ray.replicas import RayReplicas
 from marlflow.runtime.ray.reservation import reserve
 from marlflow.runtime.ray.workers import RayWorkers
 from marlflow.runtime.relocation import DriverPlace
 from marlflow.runtime.resources import Machines, local_resources
 from marlflow.runtime.spec import LearnerSpec, RunSpec
-from marlflow.sampling.deadline import Deadline
 from marlflow.sampling.messages import News
 from marlflow.sampling.protocol import FrozenPolicy
 from marlflow.sampling.receipts import Fault
 from marlflow.sampling.saved_state import ResumeReport
+from marlflow.sampling.watchdog import Deadline
 
 _STORE_TIMEOUT_S = 5.0
 

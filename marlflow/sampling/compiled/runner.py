@@ -21,10 +21,8 @@ from marlflow.env.batched.protocol import info_keys
 from marlflow.env.functional.batch import FunctionalBatch
 from marlflow.policy.compiled_actor import CompiledActor, Given, StackedMember
 from marlflow.sampling.batched_pool import BatchedEnvPool
-from marlflow.sampling.compiled.breaks import breaks_in
+from marlflow.sampling.compiled.call import Break, TickColumns, breaks_in, seating, taken
 from marlflow.sampling.compiled.program import CallInputs, Columns, FragmentProgram, Live, Player
-from marlflow.sampling.compiled.seating import seating
-from marlflow.sampling.compiled.tick_columns import Break, TickColumns, taken
 from marlflow.sampling.episodes import RESTARTED_EPISODE, TrainingEpisodes
 from marlflow.sampling.lanes import NO_EPISODE, Lanes
 from marlflow.sampling.policy_slots import Memory, PolicySlots

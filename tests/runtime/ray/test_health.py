@@ -18,7 +18,7 @@ import ray
 from ray._private import services, worker
 
 from marlflow.base.errors import ActorLost, RuntimeFailed
-from marlflow.runtime.forked.sessions import kill_sessions
+from marlflow.runtime.forked.template import kill_sessions
 from marlflow.runtime.ray import runtime
 from marlflow.runtime.ray.actors import cause
 from marlflow.runtime.ray.health import MAX_FAILED_CONNECTS, Endpoints, Watch, dead_daemon
