@@ -18,7 +18,7 @@ import pettingzoo
 from marlflow.base.errors import DEBUGGER_QUIT
 from marlflow.check_env.outcome import Kind, Masks, TestOutcome
 from marlflow.check_env.same_spaces import SameSpaces
-from marlflow.env.frames import their_frames
+from marlflow.env.episode_location import their_frames
 from marlflow.observe.first_lines import FirstLines
 from marlflow.sampling.watchdog import Overdue, Watchdog, close_within
 

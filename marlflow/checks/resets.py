@@ -8,7 +8,7 @@ from typing import Final
 
 from marlflow.base.near import meant
 from marlflow.config.experiment import Experiment, LearnerConfig, PolicyStop
-from marlflow.env.frames import raised
+from marlflow.env.episode_location import raised
 from marlflow.league.alphastar import AlphaStar
 from marlflow.matchmaking.failures import matchmaker_name
 from marlflow.runtime.spec import RunSpec

@@ -19,7 +19,7 @@ from marlflow.config.experiment import Env
 from marlflow.config.kinds import kind_of
 from marlflow.config.trust import RECORDED
 from marlflow.env import EnvAdapter, open_adapter
-from marlflow.env.frames import lines_of, raised
+from marlflow.env.episode_location import lines_of, raised
 from marlflow.env.make import EnvMaker, import_factory
 from marlflow.env.simulators import pettingzoo_registry
 from marlflow.offline.environment import recorded_environment

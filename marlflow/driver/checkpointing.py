@@ -22,8 +22,8 @@ from marlflow.driver.queued_items import QueuedItems
 from marlflow.league.sides import sides_of
 from marlflow.runs.checkpoint_format import Notes, RowsFile, as_text, notes_of, rows_file
 from marlflow.runs.checkpoints import Checkpoint, CheckpointStore
-from marlflow.runs.frozen_policies import frozen_file
 from marlflow.runs.run_state import LOCK
+from marlflow.runs.saved_policies import frozen_file
 from marlflow.runs.saved_runs import DRIVER, folder, newest, usable
 from marlflow.runtime.protocol import Runtime
 from marlflow.sampling.protocol import FrozenPolicy

@@ -1,4 +1,4 @@
-"""The manifest of a dataset folder, `manifest.json`, written first; its spaces are plain data, read without running any."""
+"""The manifest of a dataset folder, `manifest.json`, written first; its spaces are plain data that runs nothing."""
 
 from __future__ import annotations
 

@@ -51,8 +51,8 @@ class Replay(Protocol):
         ...
 
 
-class SavedReplay(Protocol):
-    """A replay buffer with its state, as algorithms make and runtimes keep it: also a Replay."""
+class SavedReplay(Replay, Protocol):
+    """A replay buffer with its state, as algorithms make and runtimes keep it."""
 
     name: str
     place: Place | None
@@ -62,21 +62,7 @@ class SavedReplay(Protocol):
         """The agent steps stored."""
         ...
 
-    def insert(self, batch: Batch) -> Inserted:
-        """Store rows, as a Replay does."""
-        ...
-
-    def draw(self, agent_steps: int) -> Any:
-        """Sample rows, as a Replay does."""
-        ...
-
-    def set_schedule(self, values: Mapping[str, float]) -> None:
-        """Set scheduled values, as a Replay does."""
-        ...
-
-    def reprioritize(self, row_ids: Array, priorities: Array) -> None:
-        """Set priorities, as a Replay does."""
-        ...
+    def draw(self, agent_steps: int) -> Any: ...
 
     def state(self) -> Tree:
         """Return everything but the rows; `first` and `stop` are the range of their numbers."""

@@ -213,7 +213,8 @@ class SegmentStore:
         for name in sorted(names.optional):
             if (name in known) != (name in batch.columns):
                 having = "with" if name in known else "without"
-                yield f"this replay holds rows {having} {_described(name)}, and the batch is not so"
+                what = "an action mask" if name == "action_mask" else repr(name)
+                yield f"this replay holds rows {having} {what}, and the batch is not so"
         stored_as_they_are = [*names.seen, *names.taken, *(name for name in names.infos if name not in self.sums)]
         required = [name for name in stored_as_they_are if name in known or name not in names.optional]
         pairs = [(name, name, batch.columns) for name in required]
@@ -295,10 +296,6 @@ def _type_problem(name: str, came: Array, expected: Array) -> str:
     if came.dtype == expected.dtype and came.shape[1:] == expected.shape[1:]:
         return ""
     return f"{name!r} of the batch is {row_type(came)}, expected {row_type(expected)}"
-
-
-def _described(name: str) -> str:
-    return "an action mask" if name == "action_mask" else repr(name)
 
 
 def row_type(column: Array) -> str:

@@ -10,9 +10,9 @@ from marlflow.base.errors import RuntimeFailed
 from marlflow.batches.items import Fragment, Weights
 from marlflow.learner.protocol import Learner
 from marlflow.replay.protocol import Replay, learner_of_replay
-from marlflow.runtime.relocation import DriverPlace
 from marlflow.runtime.resources import Machines
 from marlflow.runtime.spec import LearnerSpec, RunSpec
+from marlflow.runtime.stage_chain import InlinePlace
 from marlflow.sampling.messages import News
 from marlflow.sampling.protocol import FrozenPolicy, Round, Workers
 from marlflow.sampling.receipts import Fault, Receipt
@@ -27,7 +27,7 @@ class RunComponents:
     workers: Workers
     learners: Mapping[str, Learner]
     replays: Mapping[str, Replay]
-    driver: DriverPlace = field(default_factory=DriverPlace)
+    driver: InlinePlace = field(default_factory=InlinePlace)
     referees: Workers | None = None
     """Workers that play matches, and collect nothing, while `workers` collect. None: there are no such processes."""
     dashboard_url: str | None = None

@@ -14,10 +14,10 @@ from typing import Any, TypeAlias
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.serialization import MALFORMED, Tree, from_bytes, to_bytes
 from marlflow.batches.batch import Batch
-from marlflow.batches.items import Gradients
+from marlflow.batches.items import Gradients, Packed, as_it_is
 from marlflow.batches.joint import JointBatches
 from marlflow.batches.train_batch import TrainBatch
-from marlflow.flow import StageCall, StageTimes
+from marlflow.flow import Outcome, StageCall, StageTimes
 from marlflow.flow.meters import rows_of
 from marlflow.flow.protocols import EndOfFlow, OperatorRaised, RunsAhead
 from marlflow.learner.distributed.shards import no_rows, sharded
@@ -53,13 +53,35 @@ def run_chain(calls: Sequence[Callable[[Any], Any]], items: Sequence[Any]) -> tu
     return chain.outputs, chain.times()
 
 
-def _runs_ahead(call: StageCall) -> bool:
-    return isinstance(call.operator, RunsAhead)
-
-
 def _several(call: StageCall, after: Sequence[StageCall], items: Sequence[Any]) -> Sequence[Any]:
     outputs: Sequence[Any] = call.operator.several(items, call.at, after)
     return outputs
+
+
+@dataclass(frozen=True, slots=True)
+class InlinePlace:
+    """A place in this process: the driver, or an inline learner or replay, named as the Ray actor in plans.
+
+    `fetch` dereferences payloads, and `put` turns results into payloads.
+    """
+
+    name: str = "driver"
+    fetch: Callable[[Any], Any] = as_it_is
+    put: Callable[[Any], Any] = as_it_is
+
+    def prepare(self, calls: Sequence[StageCall]) -> Callable[[Sequence[Any]], Outcome]:
+        def call(items: Sequence[Any]) -> Outcome:
+            outputs, times = run_chain(calls, [self._unpacked(item) for item in items])
+            return Outcome([self._packed(output) for output in outputs], times)
+
+        return call
+
+    def _unpacked(self, item: Any) -> Any:
+        payloads = [self.fetch(payload) for payload in getattr(item, "payloads", ())]
+        return merge_payloads(payloads, item.keys) if payloads else item
+
+    def _packed(self, output: Any) -> Any:
+        return Packed(output.rows, (self.put(output),)) if isinstance(output, Rows) else output
 
 
 class _ChainRun:
@@ -67,7 +89,8 @@ class _ChainRun:
         self._calls, self._items = calls, items
         # What runs ahead looks at all stages after it.
         self._stages = [call for call in calls if isinstance(call, StageCall)]
-        self._leading = list(takewhile(_runs_ahead, self._stages)) if len(self._stages) == len(calls) else []
+        ahead = takewhile(lambda call: isinstance(call.operator, RunsAhead), self._stages)
+        self._leading = list(ahead) if len(self._stages) == len(calls) else []
         self._began_s = time.time()
         self._spent, self._rows = [0.0] * len(calls), [0] * len(calls)
         self.outputs: list[Any] = []

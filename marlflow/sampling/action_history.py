@@ -78,7 +78,9 @@ class History:
             row_bytes = rows.shape[1] * rows.itemsize
             # The widest word of at most 32 bits that divides a row.
             word = np.dtype(np.uint32 if row_bytes % 4 == 0 else np.uint16 if row_bytes % 2 == 0 else np.uint8)
-            self._hash_words[policy, name] = word, _weights(name, row_bytes // word.itemsize)
+            words = np.arange(row_bytes // word.itemsize, dtype=np.uint64)
+            # Odd factors are invertible modulo 2**64.
+            self._hash_words[policy, name] = word, mix(np.uint64(key(*name.encode())) + words) | np.uint64(1)
         word, weights = self._hash_words[policy, name]
         digests: Array = rows.view(word).astype(np.uint64) @ weights
         return digests
@@ -136,8 +138,3 @@ class History:
                 order = np.argsort(env_indices, kind="stable")
                 found[policy] = env_indices[order], actions[order]
         return found
-
-
-def _weights(name: str, count: int) -> Array:
-    # Odd factors are invertible modulo 2**64.
-    return mix(np.uint64(key(*name.encode())) + np.arange(count, dtype=np.uint64)) | np.uint64(1)

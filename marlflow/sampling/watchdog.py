@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol
 
 from marlflow.base.errors import ConfigInvalid, EnvironmentFailed, EnvironmentHung
 from marlflow.base.fault_kind import FaultKind
-from marlflow.env.frames import their_frames
+from marlflow.env.episode_location import their_frames
 from marlflow.sampling.receipts import Fault
 
 HAS_ALARM: Final = hasattr(signal, "SIGALRM")

@@ -21,7 +21,7 @@ from marlflow.config.environment import environment_maker, environment_name
 from marlflow.config.recorded import working_in
 from marlflow.config.records import played_environment
 from marlflow.driver.entrants import Entrants
-from marlflow.env.frames import raised
+from marlflow.env.episode_location import raised
 from marlflow.policy.actor import AskedMode
 from marlflow.runs.saved_league import SavedRun
 from marlflow.sampling.episodes import EVALUATION

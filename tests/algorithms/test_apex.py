@@ -6,8 +6,8 @@ import pytest
 
 import marlflow as mf
 from marlflow.replay.protocol import learner_of_replay
-from marlflow.runtime.inline import InlinePlace
 from marlflow.runtime.spec import LearnerSpec, PolicySpec
+from marlflow.runtime.stage_chain import InlinePlace
 from tests.algorithms.parts import DISCRETE, SMALL, experience, make_learner
 
 

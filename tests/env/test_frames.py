@@ -13,7 +13,7 @@ from pettingzoo import AECEnv, ParallelEnv
 from pettingzoo.utils import BaseParallelWrapper, BaseWrapper
 
 import marlflow.env
-from marlflow.env.frames import their_frames
+from marlflow.env.episode_location import their_frames
 from marlflow.sampling.watchdog import Overdue, Watchdog
 
 REPOSITORY = Path(__file__).parents[2]

@@ -16,7 +16,7 @@ environments.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
@@ -143,14 +143,10 @@ def groups_of(spaces_of: Mapping[str, tuple[spaces.Space[Any], spaces.Space[Any]
     groups: dict[str, list[str]] = {}
     for agent, pair in spaces_of.items():
         name = _without_number(agent)
-        alike = (key for key in _named(groups, name) if spaces_of[groups[key][0]] == pair)
+        alike = (key for key in groups if _without_number(key) == name and spaces_of[groups[key][0]] == pair)
         key = next(alike, agent if name in groups else name)
         groups.setdefault(key, []).append(agent)
     return groups
-
-
-def _named(groups: Mapping[str, Sequence[str]], name: str) -> Iterator[str]:
-    return (key for key in groups if _without_number(key) == name)
 
 
 def _without_number(agent: str) -> str:

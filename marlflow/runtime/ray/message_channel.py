@@ -17,13 +17,10 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any
 
-from ray.experimental import internal_kv
-
+from marlflow.runtime.ray.private_api import forget, is_stored, store, stored, stored_keys
 from marlflow.sampling.messages import News, Silent, from_bytes, to_bytes
 
-_NAMESPACE = b"marlflow"
 _POLL_INTERVAL_S = 0.5
 _READ_TIMEOUT_S = 5.0
 _HEARTBEAT_S = 10.0
@@ -65,7 +62,7 @@ class Outbox:
             while self._waiting:
                 news.append(self._waiting.popleft())
             self._posted += 1
-            _put(f"{self._prefix}{self._posted:09d}", to_bytes(news))
+            store(f"{self._prefix}{self._posted:09d}", to_bytes(news))
 
     def _post_loop(self) -> None:
         pause = threading.Event()
@@ -98,11 +95,12 @@ class Inbox:
             log.info("news of the rollout workers can no longer be read: %s", error)
 
     def _read(self) -> None:
-        for key in sorted(_keys(self.address.prefix)):
+        for key in sorted(stored_keys(self.address.prefix)):
             # The value of this key is a batch of messages; a heartbeat has none.
-            value = internal_kv._internal_kv_get(key, namespace=_NAMESPACE)
-            internal_kv._internal_kv_del(key, namespace=_NAMESPACE)
-            self._silent_polls[_worker_of(key, self.address)] = 0
+            value = stored(key)
+            forget(key)
+            worker, _, _ = key[len(self.address.prefix) :].partition(b".")
+            self._silent_polls[int(worker)] = 0
             for news in from_bytes(value) if value else ():
                 self._on_news(news)
 
@@ -122,19 +120,6 @@ class Inbox:
             self._thread.join(_READ_TIMEOUT_S)
 
 
-def _worker_of(key: Any, address: Address) -> int:
-    return int(key[len(address.prefix) :].partition(b".")[0])
-
-
-def _put(key: str, value: bytes) -> None:
-    internal_kv._internal_kv_put(key, value, namespace=_NAMESPACE)
-
-
-def _keys(prefix: str) -> list[Any]:
-    keys: list[Any] = internal_kv._internal_kv_list(prefix, namespace=_NAMESPACE)
-    return keys
-
-
 @dataclass(slots=True)
 class PostedLimit:
     """An UpdateLimit in a learner's process, which has passed while there is an entry `key` in the store."""
@@ -146,7 +131,7 @@ class PostedLimit:
     def has_passed(self) -> bool:
         if (now_s := perf_counter()) - self._asked_at_s >= _ASK_EVERY_S:
             self._asked_at_s = now_s
-            self._has_passed = bool(internal_kv._internal_kv_exists(self.key, namespace=_NAMESPACE))
+            self._has_passed = is_stored(self.key)
         return self._has_passed
 
     def __reduce__(self) -> tuple[type[PostedLimit], tuple[str]]:
@@ -167,7 +152,7 @@ class LimitPost:
         with self._lock:
             self._cancel()
             if self._is_posted:
-                internal_kv._internal_kv_del(self.limit.key, namespace=_NAMESPACE)
+                forget(self.limit.key)
                 self._is_posted = False
             self._timer = threading.Timer(at_s - perf_counter(), self._post)
             self._timer.daemon = True
@@ -182,7 +167,7 @@ class LimitPost:
         with self._lock:
             # Another time was given, or the run has ended, while this thread started.
             if self._timer is threading.current_thread():
-                internal_kv._internal_kv_put(self.limit.key, b"", namespace=_NAMESPACE)
+                store(self.limit.key, b"")
                 self._is_posted = True
 
     def _cancel(self) -> None:
