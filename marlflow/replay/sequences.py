@@ -159,6 +159,9 @@ class SequenceStore(SegmentStore):
         """Return a column of trained rows, [S, L, ...]."""
         return self._at(name, steps.first + np.arange(self.length), steps.trained)
 
+    def _infos(self, steps: SequenceSteps) -> dict[str, Array]:
+        return {name: self._trained(name, steps) for name in self._names.infos}
+
     def _after_windows(self, steps: SequenceSteps) -> Array:
         """Return the step after each trained row's window, [S, L]."""
         following = self._trained("next", steps)
@@ -204,7 +207,7 @@ class TransitionSequenceStore(SequenceStore):
             row_id=steps.first[:, 0],
             version=self._trained("version", steps)[steps.trained],
             mask=self._mask(steps) if "action_mask" in steps.ends else None,
-            infos={name: self._trained(name, steps) for name in self._names.infos},
+            infos=self._infos(steps),
         )
 
     def _mask(self, steps: SequenceSteps) -> Array:

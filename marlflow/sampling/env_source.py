@@ -17,7 +17,7 @@ from marlflow.base.arrays import Array
 from marlflow.base.errors import EnvironmentFailed
 from marlflow.base.info_columns import InfoColumn
 from marlflow.env import EnvAdapter
-from marlflow.sampling.policy_slots import PolicySlots
+from marlflow.sampling.acting_policy import ActingPolicy
 from marlflow.sampling.receipts import Fault, FaultLog, fault_of
 from marlflow.sampling.sampler_config import SamplerConfig
 from marlflow.sampling.watchdog import NamedEnv, Overdue, Watchdog
@@ -141,7 +141,7 @@ class EnvSource(ABC):
         """Return the lanes that wait for an action, in order, int64 [N]."""
 
     @abstractmethod
-    def seen(self, slots: PolicySlots) -> tuple[Any, Any, Array | None]:
+    def seen(self, acting: ActingPolicy) -> tuple[Any, Any, Array | None]:
         """Return observations, masks and states of the lanes that wait in `slots`, for its `set_observations`."""
 
     @abstractmethod
@@ -149,7 +149,7 @@ class EnvSource(ABC):
         """Forget the actions of the last step."""
 
     @abstractmethod
-    def put_actions(self, slots: PolicySlots, action: Array) -> None:
+    def put_actions(self, acting: ActingPolicy, action: Array) -> None:
         """Set the next actions of the lanes that wait in `slots`."""
 
     @abstractmethod
@@ -160,7 +160,7 @@ class EnvSource(ABC):
         """
 
     @abstractmethod
-    def finals(self, slots: PolicySlots, lanes: Array) -> Finals:
+    def finals(self, acting: ActingPolicy, lanes: Array) -> Finals:
         """Return what `lanes` saw at the end, which are some of those that ended in the last step.
 
         Raises ObservationOutside if a final observation does not fit its space.

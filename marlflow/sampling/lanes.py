@@ -11,10 +11,10 @@ from marlflow.base.errors import EnvironmentFailed
 from marlflow.base.info_columns import NO_COLUMNS, InfoColumns
 from marlflow.base.random import key
 from marlflow.env import EnvAdapter
+from marlflow.sampling.acting_policy import ActingPolicy
 from marlflow.sampling.env_source import EnvSource, lanes_in, too_many_agents
 from marlflow.sampling.episodes import EpisodeSource
 from marlflow.sampling.mapping import PolicyOf
-from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.protocol import Matchup
 from marlflow.sampling.weights_table import WeightsTable
 
@@ -61,13 +61,13 @@ class Lanes:
         return self.read_by(self.entry_of) if self.columns.stepped else None
 
     def read_by(self, entry_of: Array) -> Array:
-        """Return whether stepped columns of lanes with these policy slots are read, bool [S, *shape of `entry_of`].
+        """Return whether stepped columns of lanes with these acting policies are read, bool [S, *shape of `entry_of`].
 
         Those in rows are if the policy's rows have them; without a policy, if those of any policy do.
         """
-        slots_of, by_entry = self.table.policy_slots, []
+        policies, by_entry = self.table.acting_policies, []
         for column in self.columns.stepped:
-            of_entries = [not column.is_in_rows or column.name in slots.info_columns for slots in slots_of]
+            of_entries = [not column.is_in_rows or column.name in acting.info_columns for acting in policies]
             # The last element is for lanes without a policy, whose number is -1.
             by_entry.append([*of_entries, any(of_entries)])
         is_read: Array = np.array(by_entry)[:, entry_of]
@@ -145,9 +145,9 @@ class Lanes:
         self.forget(lanes)
         self.t_agent[lanes] = 0
         # Any policy may play these lanes in the new episode.
-        for slots in self.table.policy_slots:
-            if slots.memory is not None:
-                slots.memory.begin(lanes)
+        for acting in self.table.acting_policies:
+            if acting.memory is not None:
+                acting.memory.begin(lanes)
 
     def assigned_in(self, indices: Iterable[int]) -> Array:
         """Return the lanes of `indices` that have a policy."""
@@ -184,7 +184,7 @@ class Lanes:
             if (seat := self.table.seat(entry, lane)) is None:
                 reason = f"it is mapped to policy {entry!r}, which plays nobody who was there at the start"
                 raise EnvironmentFailed(adapter.where(agent), reason)
-            self._check_spaces(agent, adapter, self.table.policy_slots[seat.number])
+            self._check_spaces(agent, adapter, self.table.acting_policies[seat.number])
             # A matchup is shared between environments, so it is replaced, not changed.
             if entry is not None and agent not in self.matchups[index]:
                 self.matchups[index] = {**self.matchups[index], agent: entry}
@@ -195,20 +195,20 @@ class Lanes:
     def seat_all(self, entry_of: Array, members: Array) -> None:
         """Seat the entries `entry_of` [lanes] in all lanes; `members` [lanes] are rows of those without a buffer."""
         self.entry_of[:], self.row_of[:] = entry_of, members
-        for number, slots in enumerate(self.table.policy_slots):
-            if slots.buffer is not None:
+        for number, acting in enumerate(self.table.acting_policies):
+            if acting.buffer is not None:
                 lanes = np.flatnonzero(entry_of == number)
-                self.row_of[lanes] = [slots.buffer.row(lane) for lane in lanes.tolist()]
+                self.row_of[lanes] = [acting.buffer.row(lane) for lane in lanes.tolist()]
         self.num_assigned = [self.stride] * len(self.num_assigned)
 
-    def _check_spaces(self, agent: str, adapter: EnvAdapter, slots: PolicySlots) -> None:
-        if (agent, slots.policy) in self._checked:
+    def _check_spaces(self, agent: str, adapter: EnvAdapter, acting: ActingPolicy) -> None:
+        if (agent, acting.policy) in self._checked:
             return
         spaces = adapter.observation_space(agent), adapter.action_space(agent)
-        if spaces != (slots.spaces.observation, slots.spaces.action):
-            reason = f"its spaces {spaces} are not those of its policy {slots.policy!r}"
+        if spaces != (acting.spaces.observation, acting.spaces.action):
+            reason = f"its spaces {spaces} are not those of its policy {acting.policy!r}"
             raise EnvironmentFailed(adapter.where(agent), reason)
-        self._checked.add((agent, slots.policy))
+        self._checked.add((agent, acting.policy))
 
 
 def _stream_number(adapter: EnvAdapter, slot: int) -> int:
@@ -219,7 +219,7 @@ def _stream_number(adapter: EnvAdapter, slot: int) -> int:
 class Credited:
     """The rewards, or an info column, of all lanes: `open` [lanes] is what their open rows have received so far.
 
-    `entry_of` [lanes] has each lane's policy slots by number (-1: none). Amounts that belong to no row are added to
+    `entry_of` [lanes] has each lane's acting policy by number (-1: none). Amounts that belong to no row are added to
     `unattributed` [entries + 1], whose last element is for lanes without a policy. If it does not add (`adds`), a row
     has the last amount, and those of no row are forgotten.
     """

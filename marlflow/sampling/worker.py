@@ -22,6 +22,7 @@ from marlflow.batches.items import Weights
 from marlflow.env.batched.protocol import FUNCTIONAL_ENVIRONMENTS, is_functional
 from marlflow.policy.actor import Actor, EvaluationModes, WeightedActor
 from marlflow.policy.adapted import AdaptingActor
+from marlflow.sampling.acting_policy import ActingPolicy
 from marlflow.sampling.action_history import History
 from marlflow.sampling.batched_pool import BatchedEnvPool
 from marlflow.sampling.env_pool import EnvPool
@@ -30,7 +31,6 @@ from marlflow.sampling.episodes import TrainingEpisodes
 from marlflow.sampling.evaluation import EvaluationEnvs
 from marlflow.sampling.lanes import Lanes
 from marlflow.sampling.phases import adapting_actors, concat_phases, phase_ticks
-from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.protocol import NOTHING_NEW, EvaluationRequest, FrozenPolicy, Request, RowWriter
 from marlflow.sampling.receipts import CompiledCalls, Evaluated, Fault, FaultLog, PolicyReceipt, Receipt
 from marlflow.sampling.replayed_state import ReplayedState
@@ -105,11 +105,11 @@ class RolloutWorker:
         live = []
         for policy, of_policy in spaces.items():
             seen_state = state if policy in config.with_state else None
-            slots = PolicySlots(
+            acting = ActingPolicy(
                 policy, self._actors[policy], of_policy, num_lanes, policy in self._recorded, seen_state
             )
-            slots.info_columns = config.columns.of_policy(policy)
-            live.append(slots)
+            acting.info_columns = config.columns.of_policy(policy)
+            live.append(acting)
         table = WeightsTable(live, actors, config.publishing_critics, config.worker_members)
         for cohort in config.cohorts:
             scheduled = {policy: values for policy, values in cohort.items() if policy not in self._recorded}
@@ -197,11 +197,11 @@ class RolloutWorker:
     def _drop_unfinished(self, policies: Collection[str]) -> None:
         # Open rows have actions of the weights before the reset, and memories were computed by them.
         for policy in policies:
-            if (slots := self._table.live.get(policy)) is not None:
-                lanes = np.flatnonzero(self._runner.lanes.entry_of == self._table.policy_slots.index(slots))
+            if (acting := self._table.live.get(policy)) is not None:
+                lanes = np.flatnonzero(self._runner.lanes.entry_of == self._table.acting_policies.index(acting))
                 self._builder.drop_open(lanes)
-                if slots.memory is not None:
-                    slots.memory.begin(lanes)
+                if acting.memory is not None:
+                    acting.memory.begin(lanes)
 
     def _write_fault(self, error: OSError) -> Fault:
         where = f"records of rollout worker {self._config.worker}"
@@ -328,10 +328,10 @@ class RolloutWorker:
 
     def _load(self, weights: Mapping[str, Weights]) -> None:
         for policy, new in weights.items():
-            slots = self._table.live.get(policy)
-            if slots is not None and slots.version != new.version:
+            acting = self._table.live.get(policy)
+            if acting is not None and acting.version != new.version:
                 # Live entries only: a frozen entry has the version that it was frozen with.
-                slots.load(new, policy in self._config.publishing_critics)
+                acting.load(new, policy in self._config.publishing_critics)
 
     def evaluate(self, request: EvaluationRequest) -> Evaluated:
         self._add_frozen(request.frozen)

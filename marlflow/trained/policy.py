@@ -15,7 +15,7 @@ from marlflow.base.spaces import Spaces
 from marlflow.config.imports import space_problem
 from marlflow.driver.entrants import Entrant
 from marlflow.policy.actor import AskedMode, RecurrentActor
-from marlflow.sampling.policy_slots import PolicySlots
+from marlflow.sampling.acting_policy import ActingPolicy
 
 
 class TrainedPolicy:
@@ -40,7 +40,7 @@ class TrainedPolicy:
         self._entrant, self._spec = entrant, spec
         # The entrant's other networks, by the names of their policies.
         self._others: dict[str, TrainedPolicy] = {}
-        self._slots = PolicySlots(self.name, self.actor, self.spaces, 0, False)
+        self._slots = ActingPolicy(self.name, self.actor, self.spaces, 0, False)
         self._random = np.random.default_rng()
 
     def __repr__(self) -> str:

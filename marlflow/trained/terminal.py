@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from marlflow.env.adapter import StepResult
-from marlflow.sampling.policy_slots import ActionDecoder
+from marlflow.sampling.acting_policy import ActionDecoder
 from marlflow.trained.boards import Board
 from marlflow.trained.games import Decision, Episode, Stopped
 from marlflow.trained.typed_actions import TypedActions, Unreadable

@@ -6,7 +6,7 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marlflow.sampling.policy_slots import ActionDecoder
+from marlflow.sampling.acting_policy import ActionDecoder
 from marlflow.trained.typed_actions import TypedActions, Unreadable
 
 SPACES = [

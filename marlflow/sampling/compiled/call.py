@@ -12,10 +12,10 @@ from marlflow.base.arrays import Array
 from marlflow.base.encoder import ObservationOutside
 from marlflow.base.errors import EnvironmentFailed, MarlflowError
 from marlflow.env.batched.adapter import NOBODY_DECIDES
+from marlflow.sampling.acting_policy import ActingPolicy
 from marlflow.sampling.compiled.program import Columns, FragmentProgram, Player
 from marlflow.sampling.episodes import TrainingEpisodes
 from marlflow.sampling.lanes import Lanes
-from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.protocol import Matchup
 from marlflow.sampling.segment_builder import Ticks
 
@@ -53,7 +53,7 @@ class TickColumns:
         self.columns: Columns = jax.tree_util.tree_map(
             lambda array: np.asarray(array)[: self.ticks], columns._replace(count=(), finals={})
         )
-        # The number of each slot's policy slots in each tick, [T, B, A].
+        # The number of each slot's acting policy in each tick, [T, B, A].
         self.entry_of = seating.entries[np.arange(len(lanes.matchups)), self.columns.seat]
         begun = self.columns.begun
         # How many episodes had begun in the call before each tick, and after the last one.
@@ -167,7 +167,7 @@ def taken(column: Array, where: Array) -> Array:
 
 
 class Seating(NamedTuple):
-    """`entries` and `members`, [B, E, A], by slot: the number of its policy slots, and its member in a cohort.
+    """`entries` and `members`, [B, E, A], by slot: the number of its acting policy, and its member in a cohort.
 
     The running episode is number 0 of E; if the agents keep their policies there is no other. `left` [B] is how many
     may begin. `matchups` has those to come, by environment.
@@ -192,7 +192,7 @@ class Seating(NamedTuple):
 def seating(lanes: Lanes, episodes: TrainingEpisodes, agents: list[str], fits: Fits, ticks: int, room: int) -> Seating:
     """Return who plays, in a call of `ticks` ticks; with room for `room` episodes of each environment, or more.
 
-    `fits` says whether an agent has the spaces of the policy slots of this number.
+    `fits` says whether an agent has the spaces of the acting policy of this number.
     """
     num_envs = len(lanes.matchups)
     shape = num_envs, 1, lanes.stride
@@ -250,7 +250,7 @@ class _Found(NamedTuple):
 
 def breaks_in(
     fragment: TickColumns,
-    slots_of: Callable[[Player], PolicySlots],
+    acting_of: Callable[[Player], ActingPolicy],
     failure: Callable[[int, int | None, int, int, str], EnvironmentFailed],
 ) -> dict[int, Break]:
     """Return the environments that broke, by index, each with its first failure.
@@ -259,7 +259,7 @@ def breaks_in(
     policy's network gave no numbers in a sound environment.
     """
     found: dict[int, _Found] = {}
-    for one in [*_outcomes(fragment), *_rows(fragment, slots_of)]:
+    for one in [*_outcomes(fragment), *_rows(fragment, acting_of)]:
         if one.env not in found or one.stop < found[one.env].stop:
             found[one.env] = one
     _check_choices(fragment, found)
@@ -289,7 +289,7 @@ def _outcomes(fragment: TickColumns) -> Iterator[_Found]:
         yield _Found(tick, index, None, True, NOBODY_DECIDES)
 
 
-def _rows(fragment: TickColumns, slots_of: Callable[[Player], PolicySlots]) -> Iterator[_Found]:
+def _rows(fragment: TickColumns, acting_of: Callable[[Player], ActingPolicy]) -> Iterator[_Found]:
     """Yield observations outside of their spaces, and masks without a legal action."""
     for number, player in enumerate(fragment.program.players):
         rows, (index_of, slot_of) = fragment.columns.players[number], fragment.places(player)
@@ -298,17 +298,17 @@ def _rows(fragment: TickColumns, slots_of: Callable[[Player], PolicySlots]) -> I
                 reason = "the observation is not finite, or the action_mask allows no action"
                 yield _Found(tick, int(index_of[tick, row]), int(slot_of[tick, row]), False, reason)
             continue
-        for at, reason in _unfit(slots_of(player), taken(rows["obs"], rows["active"])):
+        for at, reason in _unfit(acting_of(player), taken(rows["obs"], rows["active"])):
             tick, row = np.argwhere(rows["active"])[at].tolist()
             yield _Found(tick, int(index_of[tick, row]), int(slot_of[tick, row]), False, f"the {reason}")
         if "action_mask" in rows:
             for tick, row in np.argwhere(rows["active"] & ~rows["action_mask"].any(-1)).tolist():
                 reason = "the action_mask allows no action"
                 yield _Found(tick, int(index_of[tick, row]), int(slot_of[tick, row]), False, reason)
-        yield from _final_rows(fragment, player, slots_of(player))
+        yield from _final_rows(fragment, player, acting_of(player))
 
 
-def _final_rows(fragment: TickColumns, player: Player, slots: PolicySlots) -> Iterator[_Found]:
+def _final_rows(fragment: TickColumns, player: Player, acting: ActingPolicy) -> Iterator[_Found]:
     ended = fragment.columns.ended & np.isin(np.arange(fragment.lanes.stride), player.slots)
     where = np.argwhere(ended)
     if not len(where):
@@ -316,16 +316,16 @@ def _final_rows(fragment: TickColumns, player: Player, slots: PolicySlots) -> It
     tick, index, slot = where.T
     rows = fragment.program.final_rows("obs", fragment.finals, fragment.columns.final_at[tick, index], slot)
     assert rows is not None, "observations are kept"
-    for at, reason in _unfit(slots, rows):
+    for at, reason in _unfit(acting, rows):
         yield _Found(int(tick[at]), int(index[at]), int(slot[at]), True, f"the final {reason}")
 
 
-def _unfit(slots: PolicySlots, observations: Array) -> Iterator[tuple[int, str]]:
+def _unfit(acting: ActingPolicy, observations: Array) -> Iterator[tuple[int, str]]:
     """Yield the numbers of the observations that are not in their space, and why not."""
     start = 0
     while start < len(observations):
         try:
-            slots.stack(observations[start:])
+            acting.stack(observations[start:])
             return
         except ObservationOutside as outside:
             yield start + outside.index, outside.reason

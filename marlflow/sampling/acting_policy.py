@@ -67,7 +67,7 @@ class Memory:
         self._memory[lanes], self._version[lanes] = columns["now"], columns["made_by"]
 
 
-class PolicySlots:
+class ActingPolicy:
     """The actor of `policy` and its pending lanes."""
 
     in_order = True
@@ -115,11 +115,11 @@ class PolicySlots:
             columns |= Memory.columns(actor.memory_shape)
         self.buffer = StepBuffer(columns, (spaces.action_shape, spaces.action_dtype)) if recorded else None
 
-    def for_evaluation(self, lanes: int, mode: EvaluationMode) -> PolicySlots:
-        """Return slots with the same actor for `lanes` other lanes, without recording; a memory is zero."""
-        slots = PolicySlots(self.policy, self.actor, self.spaces, lanes, False, self._state, mode)
-        slots.info_columns = self.info_columns
-        return slots
+    def for_evaluation(self, lanes: int, mode: EvaluationMode) -> ActingPolicy:
+        """Return one with the same actor for `lanes` other lanes, without recording; a memory is zero."""
+        acting = ActingPolicy(self.policy, self.actor, self.spaces, lanes, False, self._state, mode)
+        acting.info_columns = self.info_columns
+        return acting
 
     def set_pending(self, where: Array, deciding: Array, row_of: Array) -> None:
         """Set the pending lanes to `deciding[where]`; `row_of` [lanes] has each lane's row."""
