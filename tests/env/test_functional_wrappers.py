@@ -19,7 +19,7 @@ from marlflow.env.batched.versions import BatchedMaker
 from marlflow.env.functional.own import batched_env
 from marlflow.env.functional_protocol import FunctionalStep, FunctionalWrapper
 from marlflow.env.make import Wrapper, wrapped
-from marlflow.env.wrappers.shipped import shipped as wrappers
+from marlflow.env.wrappers import shipped as wrappers
 from tests.env.functional_games import HotPotato, Walkers
 from tests.runtime.small_runs import SMALL, SMALL_PPO, small_run
 

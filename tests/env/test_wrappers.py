@@ -16,7 +16,7 @@ from pettingzoo.utils.env import AECEnv
 from marlflow.base.errors import ConfigInvalid
 from marlflow.env import make_environment
 from marlflow.env.make import Wrapper, wrapped
-from marlflow.env.wrappers.shipped import shipped as wrappers
+from marlflow.env.wrappers import shipped as wrappers
 
 ENVIRONMENTS = {
     "cartpole_team": ("marlflow.env.games.cartpole_team.parallel_env", {"max_cycles": 30}),
