@@ -39,10 +39,10 @@ from marlflow.matchmaking.dealer import Dealer, DealtWorkers
 from marlflow.matchmaking.matchmakers import AllowedSeats
 from marlflow.policy.torso import MLP
 from marlflow.runs.checkpoints import CheckpointStore
-from marlflow.runs.frozen_policies import frozen_file
+from marlflow.runs.saved_policies import frozen_file
 from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.ray.remote_worker import RemoteWorker, SharedRequest
-from marlflow.runtime.relocation import DriverPlace
+from marlflow.runtime.stage_chain import InlinePlace
 from marlflow.sampling.protocol import Assign, EvaluationRequest, Request, Round, Workers
 from marlflow.sampling.receipts import Evaluated
 
@@ -166,7 +166,7 @@ def _written(store: CheckpointStore, dealer: Dealer, members: StoredMembers, env
 def checkpoint() -> None:
     """Print by how much a run's folder grows for each snapshot."""
     with tempfile.TemporaryDirectory() as folder:
-        members = StoredMembers(Path(folder) / "members", DriverPlace(), 256 * MiB)
+        members = StoredMembers(Path(folder) / "members", InlinePlace(), 256 * MiB)
         dealer, store = dealer_of(members), CheckpointStore(Path(folder) / "checkpoints", keep=2)
         sizes, old, count = [], [], 100
         for number in range(4):
@@ -185,7 +185,7 @@ def population() -> None:
 def _population() -> None:
     count, process = 2_000, psutil.Process()
     with tempfile.TemporaryDirectory() as folder:
-        members = StoredMembers(Path(folder) / "members", DriverPlace(), 256 * MiB)
+        members = StoredMembers(Path(folder) / "members", InlinePlace(), 256 * MiB)
         dealer, store = dealer_of(members), CheckpointStore(Path(folder) / "checkpoints", keep=2)
         take_snapshots(dealer, 2)
         before = process.memory_info().rss
@@ -200,7 +200,7 @@ def _population() -> None:
         print(f"their checkpoint: {perf_counter() - began:.2f} s", flush=True)
         began = process_time()
         saved = store.load()
-        resumed = StoredMembers(Path(folder) / "members", DriverPlace(), 256 * MiB)
+        resumed = StoredMembers(Path(folder) / "members", InlinePlace(), 256 * MiB)
         resumed.restore(saved)
         dealer_of(resumed).load_state(from_bytes(saved.read("driver")))
         verdict(f"{count:,} members resumed", process_time() - began, 5, "s of CPU time")

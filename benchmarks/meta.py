@@ -23,7 +23,7 @@ from marlflow.checks.validation import from_config, ready
 from marlflow.config.compose import composing
 from marlflow.config.experiment import Experiment
 from marlflow.config.overrides import prepare
-from marlflow.runs.checkpoint_files import learner_file
+from marlflow.runs.checkpoint_format import learner_file
 from marlflow.runs.saved_runs import newest
 from marlflow.runtime.spec import RunSpec
 from marlflow.sampling import RolloutWorker, SamplerConfig

@@ -25,9 +25,9 @@ from marlflow.runtime.ray import RayRuntime
 from marlflow.runtime.ray.host import ChainResult
 from marlflow.runtime.ray.rollout_actor import RolloutActor
 from marlflow.runtime.ray.workers import RayWorkers
-from marlflow.runtime.relocation import DriverPlace
 from marlflow.runtime.resources import Machines
 from marlflow.runtime.spec import RunSpec
+from marlflow.runtime.stage_chain import InlinePlace
 from marlflow.sampling.messages import News
 from marlflow.sampling.protocol import Request
 from marlflow.sampling.receipts import EpisodeResult, Fault, PolicyReceipt, Receipt
@@ -242,7 +242,7 @@ class SimulatedRuntime(RayRuntime):
         for name, handle in self._learners.items():
             handle.set_published(0, [Reference() for _ in spec.learners[name].policies])
         handles: Any = self._learners, self._replays
-        return RunComponents(workers, *handles, DriverPlace(_unopened, _unopened))
+        return RunComponents(workers, *handles, InlinePlace(fetch=_unopened, put=_unopened))
 
     def object_store_bytes(self) -> None:
         return

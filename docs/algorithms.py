@@ -23,7 +23,7 @@ from marlflow.algorithms.shipped import SHIPPED  # noqa: E402
 from marlflow.env.games import cartpole_family, guess_number, pendulum_team  # noqa: E402
 from marlflow.env.wrappers.shipped import joint_state  # noqa: E402
 from marlflow.flow import source  # noqa: E402
-from marlflow.runtime.inline import InlinePlace  # noqa: E402
+from marlflow.runtime.stage_chain import InlinePlace  # noqa: E402
 
 PAGE = Path(__file__).with_suffix(".md")
 GALLERY = ROOT / "docs" / "gallery"

@@ -102,7 +102,7 @@ def full_reports(*words: str) -> str:
 
 def never_closes() -> str:
     """Run with environments that cannot be closed within the time limit, which is short here."""
-    with patch("marlflow.sampling.env_closing.CLOSE_TIMEOUT_S", 0.2):
+    with patch("marlflow.sampling.watchdog.CLOSE_TIMEOUT_S", 0.2):
         return run(*env("NeverCloses"), "env.num_envs=1", "rollouts.num_workers=1", "evaluation.episodes=0")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from marlflow.runtime.forked.template import Template
-from marlflow.runtime.ray.local_ray import forking, without_daemons
+from marlflow.runtime.ray.private_api import forking, without_daemons
 
 
 @contextmanager

@@ -12,10 +12,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from marlflow.runs import shipped_runs
+from marlflow.runs import saved_runs
 from marlflow.runs.saved_runs import EXPERIMENT, newest
 
-GALLERY = Path(shipped_runs.__file__).parent / "gallery"
+GALLERY = Path(saved_runs.__file__).parent / "gallery"
 _RUN = "run.json"
 # What says where the run was, and by whom.
 _OF_ITS_USER = {"started_in": "", "signature": ""}

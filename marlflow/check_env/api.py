@@ -24,11 +24,10 @@ from marlflow.check_env.outcome import BATCHED_TEST, Kind, Masks, TestOutcome
 from marlflow.check_env.play import random_actor
 from marlflow.check_env.seats import Seats
 from marlflow.env.batched.versions import BatchedMaker
-from marlflow.env.frames import their_frames
+from marlflow.env.episode_location import their_frames
 from marlflow.observe.first_lines import FirstLines
 from marlflow.sampling import Receipt, RolloutWorker, SamplerConfig
-from marlflow.sampling.env_closing import close_within
-from marlflow.sampling.watchdog import Overdue, Watchdog
+from marlflow.sampling.watchdog import Overdue, Watchdog, close_within
 
 _METHODS = ("observation_space", "action_space")
 

@@ -15,7 +15,7 @@ import numpy as np
 from marlflow.base.random import episode_seed
 from marlflow.check_env.play import Dice
 from marlflow.env import EnvAdapter, StepResult, open_adapter
-from marlflow.sampling.env_closing import close_within
+from marlflow.sampling.watchdog import close_within
 
 _EPISODES = 3
 _ENV_STEPS = 400  # of each episode

@@ -18,7 +18,7 @@ from marlflow.check_env.outcome import Speed
 from marlflow.check_env.play import Dice, random_actor
 from marlflow.check_env.seats import Seats, Suitable
 from marlflow.sampling import Receipt, RolloutWorker, SamplerConfig
-from marlflow.sampling.env_closing import close_within
+from marlflow.sampling.watchdog import close_within
 
 # Rounds of each. The fastest one counts, because disturbances only slow down.
 _ROUNDS = 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from marlflow.env.frames import raised
+from marlflow.env.episode_location import raised
 from marlflow.policy.adapted import AdaptingActor
 from marlflow.runtime.spec import RunSpec
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.config.experiment import Env
-from marlflow.env.frames import raised
+from marlflow.env.episode_location import raised
 from marlflow.league.sides import Role, Sides
 from marlflow.policy.actor import DistributionActor, RecurrentActor
 from marlflow.runtime.spec import PolicySpec

@@ -17,7 +17,7 @@ from marlflow.batches.critic_input import OWN_OBSERVATION
 from marlflow.config.experiment import LearnerConfig, Policy
 from marlflow.config.renamed import renamed_hooks
 from marlflow.config.settings import setting_problems
-from marlflow.env.frames import raised
+from marlflow.env.episode_location import raised
 from marlflow.policy.tensors import parameters_of
 from marlflow.policy.torso import build_torso
 

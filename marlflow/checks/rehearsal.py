@@ -22,7 +22,7 @@ from marlflow.algorithms.info_columns import info_columns
 from marlflow.batches.items import Fragment, JointFragment, Packed
 from marlflow.config.learners import subject_of
 from marlflow.config.plans import divided_among, learner_plan
-from marlflow.env.frames import raised
+from marlflow.env.episode_location import raised
 from marlflow.env.spaces_only import SpacesOnlyEnv, observation_rows
 from marlflow.flow import Traits, source
 from marlflow.flow.rehearsal import FailedStage, rehearse
@@ -33,11 +33,10 @@ from marlflow.policy.recurrent import RecurrentTorsoConfig
 from marlflow.policy.tensors import as_tensor
 from marlflow.policy.torso import build_torso
 from marlflow.replay.protocol import Replay
-from marlflow.runtime.inline import InlinePlace
-from marlflow.runtime.inline.place import InlineReplicasPlace
-from marlflow.runtime.protocol import RunComponents
-from marlflow.runtime.rounds import make_round
+from marlflow.runtime.inline import InlineReplicasPlace
+from marlflow.runtime.protocol import RunComponents, make_round
 from marlflow.runtime.spec import LearnerSpec, PolicySpec, RunSpec
+from marlflow.runtime.stage_chain import InlinePlace
 from marlflow.sampling.protocol import Request
 
 # One row is not enough: batch normalization, for example, fails on it.

@@ -8,7 +8,7 @@ from typing import Final
 
 from marlflow.base.sentences import meant
 from marlflow.config.experiment import Experiment, LearnerConfig, PolicyStop
-from marlflow.env.frames import raised
+from marlflow.env.episode_location import raised
 from marlflow.league.alphastar import AlphaStar
 from marlflow.matchmaking.matchmakers import Matchmaker, matchmaker_name
 from marlflow.runtime.spec import RunSpec

@@ -18,7 +18,7 @@ from marlflow.cli.job import ALL_OUTPUT, output_shown, prepared
 from marlflow.cli.progress import shown_progress
 from marlflow.config.schema import read
 from marlflow.config.settings import setting_problems
-from marlflow.env.frames import their_frames
+from marlflow.env.episode_location import their_frames
 
 _EXAMPLES = "marlflow check-env connect_four, or marlflow check-env my_module.make_env"
 

@@ -8,12 +8,10 @@ from typing import Final
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.cli.options import Option
-from marlflow.runs.checkpoint_notes import notes_of
+from marlflow.runs.checkpoint_format import notes_of
 from marlflow.runs.checkpoints import CheckpointStore
-from marlflow.runs.known_names import unknown_agents, unknown_members
-from marlflow.runs.run_folders import run_folder as checked_folder
-from marlflow.runs.run_folders import suggestion
-from marlflow.runs.saved_runs import Which, folder
+from marlflow.runs.saved_runs import Which, folder, suggestion, unknown_agents, unknown_members
+from marlflow.runs.saved_runs import run_folder as checked_folder
 
 __all__ = ["CHECKPOINT", "STRICT", "checked_run", "run_folder", "suggestion", "which_checkpoint"]
 

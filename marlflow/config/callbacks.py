@@ -13,7 +13,7 @@ from typing import Any, Final
 from marlflow.config.construct import LEFT, build, imported
 from marlflow.config.experiment import Experiment
 from marlflow.config.target_nodes import TARGET
-from marlflow.env.frames import raised
+from marlflow.env.episode_location import raised
 from marlflow.observe.callback import Callback
 
 _SECRET: Final = re.compile(

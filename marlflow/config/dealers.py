@@ -11,7 +11,7 @@ from marlflow.league.league import StoreSettings
 from marlflow.league.sides import sides_of
 from marlflow.matchmaking.dealer import Dealer
 from marlflow.matchmaking.matchmakers import MatchmakerFunction
-from marlflow.sampling.frozen_store import FrozenStore
+from marlflow.sampling.population import FrozenStore
 
 
 def store_of(experiment: Experiment) -> StoreSettings:

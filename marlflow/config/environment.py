@@ -19,11 +19,11 @@ from marlflow.config.experiment import Env
 from marlflow.config.kinds import kind_of
 from marlflow.config.trust import RECORDED
 from marlflow.env import EnvAdapter, open_adapter
-from marlflow.env.frames import lines_of, raised
+from marlflow.env.episode_location import lines_of, raised
 from marlflow.env.make import EnvMaker, import_factory
 from marlflow.env.simulators import pettingzoo_registry
 from marlflow.offline.environment import recorded_environment
-from marlflow.sampling.env_closing import close_within
+from marlflow.sampling.watchdog import close_within
 
 log = logging.getLogger("marlflow")
 

@@ -29,7 +29,7 @@ from marlflow.config.trust import listed, refusal, untrusted
 from marlflow.learner.extra_losses import without_extra_losses
 from marlflow.policy.tensors import parameters_of
 from marlflow.policy.torso import TorsoConfig
-from marlflow.runs.checkpoint_notes import as_text
+from marlflow.runs.checkpoint_format import as_text
 from marlflow.runs.saved_league import SavedRun, saved_run
 from marlflow.runs.saved_policies import read_export, saved_policy
 from marlflow.runs.saved_runs import EXPERIMENT, Which, chosen, folder

@@ -15,7 +15,7 @@ from marlflow.config.experiment import Experiment, Policy
 from marlflow.config.frozen import described_source
 from marlflow.config.imports import imported_policy, load_policy, size_problem, space_problem
 from marlflow.env import EnvAdapter
-from marlflow.runs.known_names import RANDOM
+from marlflow.runs.saved_runs import RANDOM
 
 FROM, MEMBER, POLICY = "from", "member", "policy"
 COPY: Final = "copy"

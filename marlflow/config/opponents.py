@@ -17,7 +17,7 @@ from marlflow.base.sentences import meant
 from marlflow.base.spaces import Spaces
 from marlflow.config.experiment import Experiment, Policy
 from marlflow.config.frozen import unfit_problem
-from marlflow.runs.known_names import RANDOM
+from marlflow.runs.saved_runs import RANDOM
 from marlflow.runtime.spec import PolicySpec
 from marlflow.sampling.mapping import group
 from marlflow.sampling.protocol import Matchup

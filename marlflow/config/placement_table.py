@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from marlflow.config.checked import CheckedExperiment
-from marlflow.runtime.process_layout import PlacedProcess, place_processes
-from marlflow.runtime.resources import Machines, requests_of
+from marlflow.runtime.resources import Machines, PlacedProcess, place_processes, requests_of
 from marlflow.runtime.spec import RunSpec
 
 _NUMBERED = ("rollout worker ", "referee ")

@@ -17,7 +17,7 @@ from marlflow.config.construct import LEFT, fit
 from marlflow.config.experiment import Env, Experiment, Stop
 from marlflow.config.recipes import settings_of
 from marlflow.config.signatures import hints_of, parameters_of
-from marlflow.env.frames import raised
+from marlflow.env.episode_location import raised
 from marlflow.learner.optimizer import TORCH_SETTINGS, TorchOptimizer
 
 # Fields whose contents are checked where they are used.

@@ -18,7 +18,7 @@ from marlflow.base.errors import CheckpointUnusable, FaultKind
 from marlflow.base.serialization import Tree
 from marlflow.config.experiment import Experiment
 from marlflow.driver.service import Service
-from marlflow.env.frames import lines_of
+from marlflow.env.episode_location import lines_of
 from marlflow.observe.callback import Callback, EvaluateNow, EvaluationEvent, FaultEvent, RunEnd, StopRun
 from marlflow.observe.report import Report, RunInfo
 from marlflow.sampling.receipts import Fault

@@ -24,11 +24,10 @@ from marlflow.driver.other_runs import files_of_other_runs, hash_of, source_of
 from marlflow.driver.run_metrics import RunMetrics
 from marlflow.driver.service import Service
 from marlflow.league.sides import sides_of
-from marlflow.runs.checkpoint_files import RowsFile, rows_file
-from marlflow.runs.checkpoint_notes import Notes, as_text, notes_of
+from marlflow.runs.checkpoint_format import Notes, RowsFile, as_text, notes_of, rows_file
 from marlflow.runs.checkpoints import Checkpoint, CheckpointStore
-from marlflow.runs.frozen_policies import frozen_file
 from marlflow.runs.run_state import LOCK
+from marlflow.runs.saved_policies import frozen_file
 from marlflow.runs.saved_runs import DRIVER, folder, newest, usable
 from marlflow.runtime.protocol import Runtime
 from marlflow.sampling.protocol import FrozenPolicy

@@ -30,11 +30,10 @@ from marlflow.config.recorded import recorded_run
 from marlflow.league.modes import pick
 from marlflow.league.sides import Sides
 from marlflow.policy.actor import AskedMode, WeightedActor
-from marlflow.runs.checkpoint_notes import as_text
-from marlflow.runs.known_names import EXPORTED, MIXTURE, RANDOM, TEAM, no_member
+from marlflow.runs.checkpoint_format import as_text
 from marlflow.runs.saved_league import SavedRun, saved_run
 from marlflow.runs.saved_policies import import_file, saved_policy
-from marlflow.runs.saved_runs import chosen
+from marlflow.runs.saved_runs import EXPORTED, MIXTURE, RANDOM, TEAM, chosen, no_member
 from marlflow.runtime.spec import PolicySpec
 
 _REMEDY = "add --trust, or give trust=[...] from Python"

@@ -22,9 +22,7 @@ from marlflow.flow import Executor, Plan, source
 from marlflow.league.comparison import ComparedGame, Comparison, PolicyReturns
 from marlflow.league.sides import Sides
 from marlflow.policy.actor import AskedMode, EvaluationMode, EvaluationModes
-from marlflow.runs.known_names import RANDOM, TEAM
-from marlflow.runs.run_folders import run_folder
-from marlflow.runs.saved_runs import Which
+from marlflow.runs.saved_runs import RANDOM, TEAM, Which, run_folder
 from marlflow.runtime.spec import Resources, RunSpec
 from marlflow.sampling.protocol import EvaluationRequest, Matchup
 from marlflow.sampling.receipts import Evaluated, Fault

@@ -17,9 +17,8 @@ from marlflow.batches.items import Update
 from marlflow.config.experiment import Faults
 from marlflow.driver.run_metrics import RunMetrics
 from marlflow.driver.service import Service
-from marlflow.sampling.faults import fault_of
 from marlflow.sampling.protocol import Assign, EvaluationRequest, Request, Round, Workers
-from marlflow.sampling.receipts import Evaluated, Fault
+from marlflow.sampling.receipts import Evaluated, Fault, fault_of
 
 T = TypeVar("T")
 

@@ -22,7 +22,7 @@ from marlflow.league.matches import MOST_ATTEMPTS, play_matches
 from marlflow.matchmaking.dealer import Dealer
 from marlflow.matchmaking.matchmakers import Matchmaker
 from marlflow.observe.report import LeaguePlayerMetrics, LeagueReport, Report
-from marlflow.runs.checkpoint_notes import notes_of
+from marlflow.runs.checkpoint_format import notes_of
 from marlflow.runs.checkpoints import Checkpoint
 from marlflow.runtime.protocol import Runtime
 from marlflow.runtime.spec import RunSpec

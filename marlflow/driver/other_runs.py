@@ -14,8 +14,7 @@ from marlflow.config.experiment import Experiment, Policy
 from marlflow.config.league_members import COPY, FROM
 from marlflow.config.warm_start import initial_file
 from marlflow.league.league import League
-from marlflow.runs.checkpoint_format import tensors_file
-from marlflow.runs.checkpoint_notes import notes_of
+from marlflow.runs.checkpoint_format import notes_of, tensors_file
 from marlflow.runs.checkpoints import Checkpoint
 from marlflow.runs.saved_policies import import_file, to_export
 from marlflow.runs.saved_runs import newest

@@ -10,7 +10,7 @@ from marlflow.driver.service import Service
 from marlflow.offline.dataset import Dataset
 from marlflow.offline.dataset_writer import DatasetTarget, discard_after
 from marlflow.offline.manifest import NAME, Manifest, environment_described, read_manifest, write_manifest
-from marlflow.runs.checkpoint_notes import notes_of
+from marlflow.runs.checkpoint_format import notes_of
 from marlflow.runs.checkpoints import Checkpoint
 from marlflow.runtime.spec import RunSpec
 from marlflow.sampling.protocol import Round

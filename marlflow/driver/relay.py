@@ -9,9 +9,8 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 
 from marlflow.config.experiment import Experiment, Stop
-from marlflow.sampling.messages import LeftOut, Logged, News, Printed, Silent, StepRunning
-from marlflow.sampling.output import LineLimit
-from marlflow.sampling.referee import worker_name
+from marlflow.sampling.messages import LeftOut, LineLimit, Logged, News, Printed, Silent, StepRunning
+from marlflow.sampling.worker import worker_name
 
 log = logging.getLogger("marlflow")
 

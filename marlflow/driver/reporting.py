@@ -26,7 +26,7 @@ from marlflow.observe.sinks import METRICS, JsonlSink
 from marlflow.observe.tensorboard import TensorBoardSink
 from marlflow.observe.timeline import Timeline, Trace, WorkerSpan
 from marlflow.observe.trace_events import TRACE
-from marlflow.runs.checkpoint_notes import notes_of
+from marlflow.runs.checkpoint_format import notes_of
 from marlflow.runs.checkpoints import Checkpoint
 from marlflow.sampling.protocol import Round
 from marlflow.sampling.receipts import Fault

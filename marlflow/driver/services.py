@@ -35,7 +35,7 @@ from marlflow.flow import Executor
 from marlflow.matchmaking.dealer import DealtWorkers
 from marlflow.observe.console import RunConsole
 from marlflow.observe.report import RunInfo
-from marlflow.replay.shards import learner_of_replay
+from marlflow.replay.protocol import learner_of_replay
 from marlflow.runtime.protocol import RunComponents, Runtime
 from marlflow.sampling.protocol import Drain, Request, Round, Workers
 from marlflow.sampling.receipts import Fault

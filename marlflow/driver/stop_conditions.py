@@ -18,8 +18,8 @@ from marlflow.driver.run_metrics import RunMetrics
 from marlflow.driver.service import Service
 from marlflow.flow import Executor
 from marlflow.runtime.protocol import Runtime
-from marlflow.sampling.deadline import Deadline
 from marlflow.sampling.protocol import Round
+from marlflow.sampling.watchdog import Deadline
 
 _UPDATES_FINISH_S = 5.0
 

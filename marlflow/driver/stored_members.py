@@ -20,9 +20,9 @@ from marlflow.base.serialization import from_bytes
 from marlflow.batches.items import Weights
 from marlflow.runs.checkpoint_format import tensors_file
 from marlflow.runs.checkpoints import Checkpoint
-from marlflow.runs.frozen_policies import entries_in, frozen_bytes, frozen_file, frozen_from
-from marlflow.runtime.relocation import DriverPlace
-from marlflow.sampling.frozen_store import FrozenStore
+from marlflow.runs.saved_policies import entries_in, frozen_bytes, frozen_file, frozen_from
+from marlflow.runtime.stage_chain import InlinePlace
+from marlflow.sampling.population import FrozenStore
 from marlflow.sampling.protocol import FrozenPolicy
 
 log = logging.getLogger("marlflow")
@@ -39,7 +39,7 @@ class StoredMembers(FrozenStore):
     ConfigInvalid if a link leads out of `run_dir`.
     """
 
-    def __init__(self, run_dir: Path, driver: DriverPlace, memory_bytes: int) -> None:
+    def __init__(self, run_dir: Path, driver: InlinePlace, memory_bytes: int) -> None:
         self._folder, self._driver, self._memory_bytes = run_dir / MEMBERS, driver, memory_bytes
         # All entries, without weights, in order of arrival; and those with a file.
         self._headers: dict[str, FrozenPolicy] = {}

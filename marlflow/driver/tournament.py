@@ -14,7 +14,7 @@ from marlflow.driver.entrants import Entrant, Entrants
 from marlflow.league.comparison import ComparedGame, Comparison, PolicyReturns, comparison, policy_returns
 from marlflow.league.sides import Sides
 from marlflow.policy.actor import AskedMode, EvaluationMode
-from marlflow.runs.known_names import MIXTURE, RANDOM
+from marlflow.runs.saved_runs import MIXTURE, RANDOM
 from marlflow.runtime.spec import PolicySpec
 from marlflow.sampling.episodes import EVALUATION
 from marlflow.sampling.receipts import EpisodeResult

@@ -35,7 +35,7 @@ from marlflow.observe.console import DetachableConsole, RunConsole, console
 from marlflow.observe.report import PolicyInfo, Report, RunInfo, metric
 from marlflow.observe.run_log import logged_in
 from marlflow.observe.sinks import METRICS, frame
-from marlflow.runs.checkpoint_notes import notes_of
+from marlflow.runs.checkpoint_format import notes_of
 from marlflow.runs.checkpoints import Checkpoint
 from marlflow.runs.run_state import reason_of, write_state
 from marlflow.runs.saved_runs import EXPERIMENT, newest, skipped

@@ -1,17 +1,26 @@
-"""Errors of environments, with episode, env step and the environment's part of the traceback."""
+"""Where an environment's error is: its episode and env step, and the traceback's frames outside marlflow."""
 
 from __future__ import annotations
 
+import importlib
+import sysconfig
 import traceback
 from bdb import BdbQuit
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from marlflow.base.errors import DEBUGGER_QUIT, EnvironmentFailed
+from marlflow.base.errors import DEBUGGER_QUIT, EnvironmentFailed, MarlflowError
 
-_OWN = ("aec.py", "adapter_state.py", "agent_slots.py", "batched/adapter.py", "global_state.py", "parallel.py")
+_OWN = ("adapter_state.py", "aec.py", "agents.py", "batched/adapter.py", "parallel.py")
 _ADAPTER_FILES = {str(Path(__file__).parent / name) for name in _OWN}
+_OURS = str(Path(__file__).parents[1])
+# The other simulators are around packages, whose lines are there.
+_GAMES = (str(Path(__file__).parent / "games"), str(Path(__file__).parent / "simulators" / "openspiel"))
+# Imports pass through importlib, and a dataclass's own __init__ is of the file "<string>".
+_NOBODYS = (_OURS, "<frozen", "<string>", str(Path(importlib.__file__).parent))
+_STANDARD_LIBRARY = sysconfig.get_path("stdlib")
+_INSTALLED = {"site-packages", "dist-packages"}
 
 
 class EpisodeLocation:
@@ -69,3 +78,32 @@ def environment_name(env: Any) -> str:
     """Return the name in the environment's metadata, or its class's."""
     metadata = getattr(env, "metadata", None) or {}
     return str(metadata.get("name") or type(getattr(env, "unwrapped", env)).__name__)
+
+
+def raised(error: BaseException, most_of_libraries: int = 1) -> str:
+    """Format an error as `ValueError: ...`, followed by its `lines_of`."""
+    if isinstance(error, MarlflowError):
+        # It explains itself, so that frames of libraries would add nothing.
+        return f"{error}{lines_of(error, 0)}"
+    return f"{type(error).__name__}: {error}{lines_of(error, most_of_libraries)}"
+
+
+def lines_of(error: BaseException, most_of_libraries: int = 1) -> str:
+    """Format the traceback's user frames, as Python does.
+
+    Without any, the innermost `most_of_libraries` library frames are shown.
+    """
+    frames = their_frames(error)
+    user_frames = [frame for frame in frames if not _in_library(frame.filename)]
+    text = "".join(traceback.format_list(user_frames or frames[max(0, len(frames) - most_of_libraries) :])).rstrip()
+    return f"\n{text}" if text else ""
+
+
+def _in_library(filename: str) -> bool:
+    return filename.startswith(_STANDARD_LIBRARY) or not _INSTALLED.isdisjoint(Path(filename).parts)
+
+
+def their_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    """Return a traceback's frames outside marlflow; its games count as user code."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return [f for f in frames if f.filename.startswith(_GAMES) or not f.filename.startswith(_NOBODYS)]

@@ -108,7 +108,8 @@ def make_environment(target: str, arguments: Mapping[str, Any], wrappers: Sequen
         # An error inside the factory is raised as it is, with its own line.
         if not does_not_fit(factory, error, (), given):
             raise
-        refused = f"does not take {_format_arguments(arguments)}" if arguments else "cannot be made without arguments"
+        given_text = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+        refused = f"does not take {given_text}" if arguments else "cannot be made without arguments"
         raise ConfigInvalid([f"environment {target} {refused}: {error}{own_lines(error)}"]) from error
     return wrapped(env, wrappers, target)
 
@@ -123,7 +124,8 @@ def wrapped(env: Any, wrappers: Sequence[Callable[[Any], Any]], name: str) -> An
         hint = functional if isinstance(env, FunctionalEnv) else _other_interface_hint(env)
         raise ConfigInvalid([problem + hint])
     for wrapper in wrappers:
-        description = f"wrapper {_wrapper_name(wrapper)} of environment {name}"
+        own_name = wrapper.name if isinstance(wrapper, Wrapper) else getattr(wrapper, "__qualname__", repr(wrapper))
+        description = f"wrapper {own_name} of environment {name}"
         try:
             outer = wrapper(env)
         except ConfigInvalid as error:
@@ -140,10 +142,6 @@ def wrapped(env: Any, wrappers: Sequence[Callable[[Any], Any]], name: str) -> An
             raise ConfigInvalid([f"{description} returned {type(outer).__name__}, not an environment"])
         env = outer
     return env
-
-
-def _wrapper_name(wrapper: Callable[[Any], Any]) -> str:
-    return wrapper.name if isinstance(wrapper, Wrapper) else getattr(wrapper, "__qualname__", repr(wrapper))
 
 
 def _mask_hint(env: Any, reason: str) -> str:
@@ -169,7 +167,8 @@ def import_factory(target: str) -> Callable[..., Any]:
     except ImportError as error:
         raise ConfigInvalid([_import_problem(target, module_path, error)]) from error
     if factory is None:
-        raise ConfigInvalid([f"module {module_path} has no {name!r}{meant(name, sorted(_callables(module)))}"])
+        names = [name for name in dir(module) if not name.startswith("_") and callable(getattr(module, name))]
+        raise ConfigInvalid([f"module {module_path} has no {name!r}{meant(name, sorted(names))}"])
     if not callable(factory):
         instead = f"give its function, e.g. {target}.parallel_env" if inspect.ismodule(factory) else "give a function"
         raise ConfigInvalid([f"{target} is of type {type(factory).__name__}: {instead}"])
@@ -225,14 +224,6 @@ def _submodules(package: str) -> list[str]:
     spec = importlib.util.find_spec(package)
     paths = spec.submodule_search_locations if spec else None
     return [module.name for module in pkgutil.iter_modules(paths)] if paths else []
-
-
-def _callables(module: Any) -> list[str]:
-    return [name for name in dir(module) if not name.startswith("_") and callable(getattr(module, name))]
-
-
-def _format_arguments(arguments: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={value!r}" for name, value in arguments.items()) or "no arguments"
 
 
 def _other_interface_hint(env: object) -> str:

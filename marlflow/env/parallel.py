@@ -10,7 +10,7 @@ from typing import Any
 
 from marlflow.env.adapter import AgentEnd, StepResult
 from marlflow.env.adapter_state import AdapterState, options_for
-from marlflow.env.agent_slots import MASK
+from marlflow.env.agents import MASK
 from marlflow.env.episode_location import EpisodeLocation
 
 
@@ -56,7 +56,8 @@ class ParallelAdapter(AdapterState):
         except Exception as error:
             raise location.raised(error, "step()") from error
         if not isinstance(stepped, tuple) or len(stepped) != 5:
-            raise location.broken(f"step() returned {_describe(stepped)}; {_EXPECTED_RESULT}")
+            given = f"{len(stepped)} things" if isinstance(stepped, tuple) else f"a {type(stepped).__name__}"
+            raise location.broken(f"step() returned {given}; {_EXPECTED_RESULT}")
         observations, rewards, terminations, truncations, infos = stepped
         # The common case, in which no agent ends or joins, skips _settle.
         if (
@@ -177,10 +178,6 @@ class ParallelAdapter(AdapterState):
 
 def _has_mask(infos: Mapping[str, Any]) -> bool:
     return any(MASK in info for info in infos.values() if info)
-
-
-def _describe(stepped: Any) -> str:
-    return f"{len(stepped)} things" if isinstance(stepped, tuple) else f"a {type(stepped).__name__}"
 
 
 _EXPECTED_RESULT = (

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from marlflow.base.errors import MarlflowError
-from marlflow.env.frames import lines_of
+from marlflow.env.episode_location import lines_of
 
 # Frames of packages that are shown where no frame is of the user's own code.
 _FRAMES = 2

@@ -26,11 +26,12 @@ from marlflow.matchmaking.matchmakers import (
     resets_of,
 )
 from marlflow.sampling.episodes import EVALUATION
-from marlflow.sampling.frozen_store import FrozenStore, StoredEntries
 from marlflow.sampling.population import (
     WORKER_MEMBERS,
+    FrozenStore,
     Population,
     Reset,
+    StoredEntries,
 )
 from marlflow.sampling.protocol import Assign, EvaluationRequest, Matchup, Request, Round, Workers
 from marlflow.sampling.receipts import EpisodeResult, Evaluated, Receipt

@@ -18,8 +18,8 @@ from marlflow.batches.batch import Batch
 from marlflow.offline.dataset import Dataset
 from marlflow.sampling.protocol import NOTHING_NEW, EvaluationRequest, FrozenPolicy, Request, Worker
 from marlflow.sampling.receipts import Evaluated, Fault, PolicyReceipt, Receipt
+from marlflow.sampling.sampler_config import WorkerStages
 from marlflow.sampling.saved_state import ResumeReport
-from marlflow.sampling.worker_stages import WorkerStages
 
 _POSITIONS = "fragments"
 

@@ -1,4 +1,4 @@
-"""The Replay protocol."""
+"""The Replay protocol, names of replays, and row numbers of sharded ones, which tell the shard."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from marlflow.batches.batch import Batch, Decisions, Transitions
 from marlflow.batches.items import Inserted
 from marlflow.batches.sequences import SequenceTransitions
 from marlflow.flow import Place
+
+SHARD_SPAN = 2**52
+"""Row numbers per shard, more than any run uses."""
 
 
 class Replay(Protocol):
@@ -48,8 +51,8 @@ class Replay(Protocol):
         ...
 
 
-class SavedReplay(Protocol):
-    """A replay buffer with its state, as algorithms make and runtimes keep it: also a Replay."""
+class SavedReplay(Replay, Protocol):
+    """A replay buffer with its state, as algorithms make and runtimes keep it."""
 
     name: str
     place: Place | None
@@ -59,21 +62,7 @@ class SavedReplay(Protocol):
         """The agent steps stored."""
         ...
 
-    def insert(self, batch: Batch) -> Inserted:
-        """Store rows, as a Replay does."""
-        ...
-
-    def draw(self, agent_steps: int) -> Any:
-        """Sample rows, as a Replay does."""
-        ...
-
-    def set_schedule(self, values: Mapping[str, float]) -> None:
-        """Set scheduled values, as a Replay does."""
-        ...
-
-    def reprioritize(self, row_ids: Array, priorities: Array) -> None:
-        """Set priorities, as a Replay does."""
-        ...
+    def draw(self, agent_steps: int) -> Any: ...
 
     def state(self) -> Tree:
         """Return everything but the rows; `first` and `stop` are the range of their numbers."""
@@ -94,3 +83,23 @@ class SavedReplay(Protocol):
     def begin_at(self, first_row_id: int) -> None:
         """Remove all rows; number new ones from `first_row_id`."""
         ...
+
+
+def first_row_of(shard: int) -> int:
+    """Return a shard's first row number."""
+    return shard * SHARD_SPAN
+
+
+def shard_of(row_id: int) -> int:
+    """Return the shard of a row number."""
+    return row_id // SHARD_SPAN
+
+
+def replay_names(learner: str, shards: int) -> tuple[str, ...]:
+    """Return the names of a learner's replays: the learner's own, or with several shards `prey@0`, `prey@1`, ..."""
+    return (learner,) * shards if shards < 2 else tuple(f"{learner}@{shard}" for shard in range(shards))
+
+
+def learner_of_replay(name: str) -> str:
+    """Return the learner of a replay: `prey` for `prey@0`."""
+    return name.partition("@")[0]

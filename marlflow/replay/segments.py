@@ -17,7 +17,6 @@ from marlflow.base.errors import InvalidInput
 from marlflow.base.info_columns import At
 from marlflow.base.serialization import Tree
 from marlflow.batches.batch import Batch, Transitions
-from marlflow.replay.ring import Ring
 
 _FEW_SEGMENTS = 64
 _OF_WINDOWS = "reward", "discount", "next", "segment"
@@ -214,7 +213,8 @@ class SegmentStore:
         for name in sorted(names.optional):
             if (name in known) != (name in batch.columns):
                 having = "with" if name in known else "without"
-                yield f"this replay holds rows {having} {_described(name)}, and the batch is not so"
+                what = "an action mask" if name == "action_mask" else repr(name)
+                yield f"this replay holds rows {having} {what}, and the batch is not so"
         stored_as_they_are = [*names.seen, *names.taken, *(name for name in names.infos if name not in self.sums)]
         required = [name for name in stored_as_they_are if name in known or name not in names.optional]
         pairs = [(name, name, batch.columns) for name in required]
@@ -298,10 +298,49 @@ def _type_problem(name: str, came: Array, expected: Array) -> str:
     return f"{name!r} of the batch is {row_type(came)}, expected {row_type(expected)}"
 
 
-def _described(name: str) -> str:
-    return "an action mask" if name == "action_mask" else repr(name)
-
-
 def row_type(column: Array) -> str:
     """Describe a column's dtype and row shape."""
     return f"{column.dtype}{list(column.shape[1:])} per row"
+
+
+class Ring:
+    """Preallocated columns, [size, ...] each; the owner tracks valid entries."""
+
+    __slots__ = ("columns", "size")
+
+    def __init__(self, size: int, like: Mapping[str, Array]) -> None:
+        self.size = size
+        self.columns = {name: np.zeros((size, *column.shape[1:]), column.dtype) for name, column in like.items()}
+
+    def write(self, first: int, columns: Mapping[str, Array]) -> None:
+        """Store at most `size` entries of every column, from number `first` on."""
+        for name, ring in self.columns.items():
+            column = columns[name]
+            for slots, offset in pieces(first, first + len(column), self.size):
+                ring[slots] = column[offset : offset + slots.stop - slots.start]
+
+    def span(self, name: str, first: int, stop: int) -> Array:
+        """Return a copy of entries [first, stop) of a column."""
+        # An empty slice first, since concatenate needs at least one array even if the range is empty.
+        ring = self.columns[name]
+        return np.concatenate([ring[:0], *(ring[slots] for slots, _ in pieces(first, stop, self.size))])
+
+    def resized(self, size: int, first: int, stop: int) -> Ring:
+        """Return a ring of another size with entries [first, stop)."""
+        ring = Ring(size, self.columns)
+        ring.write(first, {name: self.span(name, first, stop) for name in self.columns})
+        return ring
+
+
+def pieces(first: int, stop: int, size: int) -> list[tuple[slice, int]]:
+    """Return the slots of entries [first, stop), as slices with offsets from `first`.
+
+    >>> pieces(8, 12, 10)
+    [(slice(8, 10, None), 0), (slice(0, 2, None), 2)]
+    """
+    if first == stop:
+        return []
+    start, count = first % size, stop - first
+    if start + count <= size:
+        return [(slice(start, start + count), 0)]
+    return [(slice(start, size), 0), (slice(0, start + count - size), size - start)]

@@ -1,4 +1,4 @@
-"""The checkpoint format: a folder of safetensors files, and a manifest with their sizes and hashes.
+"""The checkpoint format: a folder of safetensors files, and a manifest with their sizes, hashes and validated notes.
 
     checkpoints/20000/checkpoint.json         {format, marlflow, env_steps, order, metric, notes, files, sha256}
     checkpoints/20000/<name>.safetensors      one for each of `files`: {name: {bytes, sha256}}
@@ -14,23 +14,29 @@ import hashlib
 import importlib.metadata
 import json
 import os
+import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.files import file_name
-from marlflow.base.serialization import Tree
+from marlflow.base.serialization import Tree, from_bytes, to_bytes
 
 FORMAT = 5
 MANIFEST = "checkpoint.json"
 _MANIFEST_BYTES = 64 * 2**20
 _SUFFIX = ".safetensors"
 _WHY = {errno.ENOENT: "is missing", errno.ELOOP: "is a symbolic link", errno.EISDIR: "is no regular file"}
+WORKERS = "workers"
+_RUN = re.compile(r"[0-9a-f]{8,64}")
+
+RecordedFiles = Mapping[str, Mapping[str, Mapping[str, int]]]
+"""{dataset id in the folder's manifest: {policy: {worker: number of files of the run}}}."""
 
 
 class NotWholeError(Exception):
@@ -187,3 +193,168 @@ def _opened(path: Path, size_bytes: int | None) -> Iterator[BufferedReader]:
 def _open_no_follow(path: str, flags: int) -> int:
     # A link could lead anywhere, and opening a named pipe would block.
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+
+def learner_file(learner: str) -> str:
+    """Return the name of a learner's file."""
+    return f"learner.{learner}"
+
+
+def _replay_file(replay: str) -> str:
+    return f"replay.{replay}"
+
+
+class RowsFile(NamedTuple):
+    """A rows file: rows [first, stop) of `replay`."""
+
+    replay: str
+    first: int
+    stop: int
+
+
+def rows_file(name: str) -> RowsFile | None:
+    """Parse the name of a rows file; None for other files."""
+    # Names of replays are chosen by users: they may contain dots and line breaks.
+    match = re.fullmatch(r"rows\.(.*)\.(\d+)-(\d+)", name, re.DOTALL)
+    return None if match is None else RowsFile(match[1], int(match[2]), int(match[3]))
+
+
+def rows_files(replay: str, names: Collection[str]) -> list[str]:
+    """Return a replay's rows files, in order."""
+    parsed = {name: rows for name in names if (rows := rows_file(name)) is not None and rows.replay == replay}
+    return sorted(parsed, key=lambda name: parsed[name].first)
+
+
+class ReplayState(NamedTuple):
+    """A serialized replay: `state`, and the rows with `numbers` [first, stop), if any.
+
+    `held` is the range [first, stop) of all rows in the replay.
+    """
+
+    state: bytes
+    rows: bytes
+    numbers: tuple[int, int]
+    held: tuple[int, int]
+
+    def files(self, replay: str) -> dict[str, bytes]:
+        """Return the contents of its files, by name."""
+        files = {_replay_file(replay): self.state}
+        first, stop = self.numbers
+        if stop > first:
+            files[f"rows.{replay}.{first}-{stop}"] = self.rows
+        return files
+
+
+def replay_state(replay: Any, first: int) -> ReplayState:
+    """Serialize a replay, with rows from `first` on."""
+    state, rows = replay.state(), replay.rows(first)
+    numbers = (int(rows["first"]), int(rows["stop"])) if rows else (0, 0)
+    return ReplayState(
+        to_bytes(state), to_bytes(rows) if rows else b"", numbers, (int(state["first"]), int(state["stop"]))
+    )
+
+
+def load_replay(replay: Any, state: bytes | memoryview, rows: Sequence[bytes | memoryview]) -> int:
+    """Restore a serialized replay; return the number of the next row that it stores."""
+    saved = from_bytes(state)
+    replay.load_state(saved, [from_bytes(part) for part in rows])
+    return int(saved["stop"])
+
+
+def check_names(learners: Collection[str], names: Collection[str]) -> None:
+    """Raise CheckpointUnusable unless the files are of exactly these learners, and of the workers."""
+    # Replays may be missing: checkpoint.replay=none omits them.
+    expected = {learner_file(learner) for learner in learners} | {WORKERS}
+    of_learners = {name for name in names if name.startswith("learner.")}
+    problems = [f"it has no {name}, which this run needs" for name in sorted(expected - set(names))]
+    problems += [f"it has {name}, which is no learner of this run" for name in sorted(of_learners - expected)]
+    if problems:
+        raise CheckpointUnusable(problems)
+
+
+Read: TypeAlias = Callable[[str], Any]
+"""Reads a file by name."""
+
+
+def replay_bytes(replay: str, read: Read, names: Collection[str]) -> tuple[Any, list[Any]] | None:
+    """Return the state and the rows files of a replay; None if it was not saved."""
+    if _replay_file(replay) not in names:
+        return None
+    return read(_replay_file(replay)), [read(name) for name in rows_files(replay, names)]
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """The notes of one checkpoint.
+
+    `run` names the run in datasets that several runs share; resuming keeps it. `identity` must match for a resume.
+    `replay` is `checkpoint.replay`. `reports` and `recorded` count lines of metrics.jsonl and files of recorded rows.
+    """
+
+    run: str
+    identity: Mapping[str, Any]
+    replay: str
+    reports: int
+    recorded: RecordedFiles = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return a JSON object."""
+        return asdict(self)
+
+
+def notes_of(checkpoint: Checkpoint) -> Notes:
+    """Return a checkpoint's notes; raise CheckpointUnusable with every invalid value."""
+    notes = checkpoint.notes
+    if problems := [f"{checkpoint.path} cannot be used: its notes have {problem}" for problem in _problems(notes)]:
+        remedy = f"{checkpoint.path} was changed after marlflow wrote it: remove it, and the one before it is used"
+        raise CheckpointUnusable([*problems, remedy])
+    return Notes(**{name: notes[name] for name in Notes.__dataclass_fields__})
+
+
+def _problems(notes: object) -> Iterator[str]:
+    if not isinstance(notes, dict):
+        yield f"{_abbreviated(notes)} instead of an object"
+        return
+    # A valid hash does not make the values valid: anyone who can write to the folder can also recompute it.
+    checks: dict[str, tuple[Callable[[object], bool], str]] = {
+        "run": (lambda value: isinstance(value, str) and _RUN.fullmatch(value) is not None, "a hexadecimal text"),
+        "identity": (lambda value: isinstance(value, dict), "an object"),
+        "replay": (lambda value: value in ("rows", "none"), "'rows' or 'none'"),
+        "reports": (_is_count, "a count"),
+        "recorded": (_is_recorded, "counts of files by folder, policy and worker"),
+    }
+    for name, (is_right, expected) in checks.items():
+        if name not in notes:
+            yield f"no {name!r}"
+        elif not is_right(notes[name]):
+            yield f"{_abbreviated(notes[name])} for {name!r} instead of {expected}"
+
+
+def _is_count(value: object) -> bool:
+    # bool is a subclass of int.
+    return type(value) is int and value >= 0
+
+
+def _is_recorded(value: object) -> bool:
+    if not isinstance(value, dict) or not all(isinstance(folder, dict) for folder in value.values()):
+        return False
+    policies = [workers for folder in value.values() for workers in folder.values()]
+    return all(
+        isinstance(workers, dict) and all(name.isdecimal() and _is_count(count) for name, count in workers.items())
+        for workers in policies
+    )
+
+
+def _abbreviated(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def as_text(value: object) -> str:
+    """Return a value that is no JSON as text for `Notes.identity`, the same in each process.
+
+    >>> as_text([1])
+    '[1]'
+    """
+    # Addresses differ from process to process.
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))

@@ -15,11 +15,8 @@ from marlflow.base.serialization import Tree, from_bytes
 from marlflow.league.members import Members
 from marlflow.league.payoffs import Payoffs
 from marlflow.league.ratings import Ratings
-from marlflow.runs.checkpoint_files import learner_file
-from marlflow.runs.checkpoint_notes import Notes, notes_of
-from marlflow.runs.checkpoints import Checkpoint
-from marlflow.runs.known_names import frozen_names
-from marlflow.runs.saved_runs import DRIVER, chosen, usable
+from marlflow.runs.checkpoint_format import Checkpoint, Notes, learner_file, notes_of
+from marlflow.runs.saved_runs import DRIVER, chosen, frozen_names, usable
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,12 +18,13 @@ from marlflow.algorithms.from_run import SavedPolicy
 from marlflow.base.arrays import Array
 from marlflow.base.errors import CheckpointUnusable, ConfigInvalid
 from marlflow.base.sentences import meant
-from marlflow.base.serialization import MALFORMED, from_bytes
+from marlflow.base.serialization import MALFORMED, from_bytes, to_bytes
+from marlflow.batches.items import Weights
 from marlflow.learner.parameters import PUBLISHED_SIZES
-from marlflow.runs.frozen_policies import frozen_file
-from marlflow.runs.known_names import frozen_names
+from marlflow.runs.checkpoint_format import Checkpoint
 from marlflow.runs.saved_league import SavedRun, learner_state
-from marlflow.runs.saved_runs import usable
+from marlflow.runs.saved_runs import FROZEN, frozen_names, usable
+from marlflow.sampling.protocol import FrozenPolicy
 
 EXPORT_FORMAT = "marlflow member 1"
 _IMPORT_PREFIX = "member."
@@ -195,3 +196,39 @@ def _check_description(description: Any) -> None:
         raise ValueError("its description has no valid stages")
     if not all(isinstance(value, int | float) for value in description["scheduled"].values()):
         raise ValueError("its description has scheduled values that are no numbers")
+
+
+def frozen_file(entry: str) -> str:
+    """Return an entry's file name."""
+    # An entry id is used only once in a run, so its file never changes.
+    return f"{FROZEN}{entry}"
+
+
+def frozen_bytes(frozen: FrozenPolicy, fetch: Callable[[Any], Any]) -> bytes:
+    """Serialize an entry; raise ActorLost if its weights were lost."""
+    return to_bytes(
+        {
+            "policy": frozen.policy,
+            "version": frozen.weights.version,
+            "scheduled": dict(frozen.scheduled),
+            "flat": fetch(frozen.weights.flat),
+        }
+    )
+
+
+def frozen_from(entry: str, tree: Mapping[str, object]) -> FrozenPolicy:
+    """Return the entry that `frozen_bytes` serialized; raise CheckpointUnusable if it is malformed."""
+    match tree:
+        case {
+            "policy": str(policy),
+            "version": int(version),
+            "scheduled": dict(scheduled),
+            "flat": np.ndarray() as flat,
+        }:
+            return FrozenPolicy(policy, Weights(version, flat), scheduled)
+    raise CheckpointUnusable([f"{frozen_file(entry)} has no policy, version, scheduled values and parameters"])
+
+
+def entries_in(checkpoint: Checkpoint) -> dict[str, str]:
+    """Return a checkpoint's frozen entries, each with the name of its file."""
+    return {name: frozen_file(name) for name in frozen_names(checkpoint)}

@@ -1,16 +1,25 @@
-"""The checkpoints of a run's folder, for reading."""
+"""What a user names of a saved run: its folder, or `gallery:<name>`, a checkpoint in it, and who may play.
+
+Nothing heavy is imported, so that a wrong name is refused at once.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
-from marlflow.base.errors import CheckpointUnusable
+from marlflow.base.errors import CheckpointUnusable, ConfigInvalid
+from marlflow.base.files import cache_folder
+from marlflow.base.links import check_links
+from marlflow.base.sentences import meant
 from marlflow.base.serialization import MALFORMED
-from marlflow.runs.checkpoints import Checkpoint, CheckpointStore
+from marlflow.runs.checkpoint_format import Checkpoint, notes_of
+from marlflow.runs.checkpoints import CheckpointStore
 
 log = logging.getLogger("marlflow")
 
@@ -22,6 +31,20 @@ EXPERIMENT = "experiment.json"
 
 Which = Literal["best"] | int | None
 """Which checkpoint of a run: that of the highest metric, that of so many env steps, or the newest."""
+RUN_MARKS = ("run.json", EXPERIMENT, "checkpoints", ".hydra")
+"""A run's folder has at least one of these."""
+PREFIX = "gallery:"
+_SHIPPED = Path(__file__).parent / "gallery"
+RANDOM: Final = "random"
+"""Acts uniformly at random; a policy of this name takes precedence."""
+MIXTURE: Final = "mixture"
+"""The meta-strategy of a run with `league=psro`."""
+TEAM: Final = "team"
+"""The policies of a run, each for the agents that it played in training."""
+EXPORTED: Final = ".safetensors"
+"""The ending of the files of `marlflow league --export`."""
+FROZEN: Final = "frozen."
+"""What the names of the files of frozen policies in a checkpoint begin with."""
 
 
 def folder(run_dir: Path) -> Path:
@@ -98,3 +121,111 @@ def usable(checkpoint: Checkpoint) -> Iterator[None]:
         reason = f"what is in it is not of the shape that marlflow writes ({type(error).__name__}: {error})"
         remedy = "remove it, and the one before it is used"
         raise CheckpointUnusable([f"{checkpoint.path} cannot be used: {reason}; {remedy}"]) from error
+
+
+def run_folder(given: Path | str, purpose: str, verb: str) -> Path:
+    """Return the path that was given; raises ConfigInvalid if it is not the folder of a run with checkpoints.
+
+    `gallery:<name>` is a run that comes with marlflow. No link in a folder may lead out of it.
+
+    `purpose` is who needs it, a command for example, and `verb` what it does with it.
+    """
+    if str(given).startswith(PREFIX):
+        return unpacked(str(given).removeprefix(PREFIX))
+    run_dir = Path(given)
+    if not run_dir.is_dir():
+        raise ConfigInvalid([f"there is no directory {given}; {purpose} needs that of a run"])
+    if not any((run_dir / mark).exists() for mark in RUN_MARKS):
+        near = suggestion(run_dir.resolve())
+        raise ConfigInvalid([f"{given} is not the directory of a run: it has none of {', '.join(RUN_MARKS)}{near}"])
+    check_links(run_dir)
+    if not folder(run_dir).is_dir():
+        raise ConfigInvalid(
+            [
+                f"{given} has no checkpoints, so there is nothing to {verb}{suggestion(run_dir.resolve())}; a run "
+                "takes its first checkpoint after its first round"
+            ]
+        )
+    return run_dir
+
+
+def suggestion(given: Path) -> str:
+    """Suggest the run that contains the folder, or the newest run in it."""
+    recorded = (".hydra", "checkpoints")
+    inside = [path for name in recorded for depth in ("*", "*/*") for path in given.glob(f"{depth}/{name}")]
+    inside.sort(key=lambda path: path.stat().st_mtime)
+    around = [part / name for part in given.parents for name in recorded if (part / name).is_dir()]
+    candidates = [*around[:1], *reversed(inside)]
+    return f" (did you mean {candidates[0].parent}?)" if candidates else ""
+
+
+def shipped_runs() -> list[str]:
+    """Return the names of the runs that come with marlflow, sorted."""
+    return sorted(path.name for path in _SHIPPED.iterdir() if path.is_dir()) if _SHIPPED.is_dir() else []
+
+
+def unpacked(name: str) -> Path:
+    """Return a folder of this user's with the run `name`; raises ConfigInvalid if there is none, or no folder for it.
+
+    It is a copy in the user's cache folder, because evaluations are written into the folder of their run. One of other
+    files has another name, so nothing is ever replaced but what was damaged.
+    """
+    if name not in (names := shipped_runs()):
+        raise ConfigInvalid([f"there is no {PREFIX}{name}{meant(name, names)}; there are {', '.join(names) or 'none'}"])
+    files = {path.relative_to(_SHIPPED): path.read_bytes() for path in (_SHIPPED / name).rglob("*") if path.is_file()}
+    content = hashlib.sha256(b"".join(str(path).encode() + files[path] for path in sorted(files))).hexdigest()[:8]
+    try:
+        cache = cache_folder("gallery") / content
+        cache.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for path, data in files.items():
+            _write(cache / path, data)
+    except (OSError, RuntimeError) as error:
+        remedy = "set XDG_CACHE_HOME to a folder that you can write to"
+        raise ConfigInvalid([f"{PREFIX}{name} cannot be unpacked: {error}; {remedy}"]) from error
+    check_links(cache / name)
+    return cache / name
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file, unless it is there; whole, because another process may read it."""
+    if path.is_file() and not path.is_symlink() and path.read_bytes() == data:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    part.write_bytes(data)
+    part.replace(path)
+
+
+def unknown_members(labels: Collection[str], checkpoint: Checkpoint, base: Path) -> Iterator[str]:
+    """Yield a problem for each unknown label; none for a run with a league, because its members are not read.
+
+    `base` is where paths begin. Raises CheckpointUnusable if the checkpoint's notes are malformed.
+    """
+    identity = notes_of(checkpoint).identity
+    policies = identity.get("policies")
+    if "league" in identity or not isinstance(policies, dict):
+        return
+    known = [*policies, *frozen_names(checkpoint), RANDOM, TEAM, MIXTURE]
+    for label in labels:
+        is_elsewhere = ":" in label or label.endswith(EXPORTED) or (base / label).exists()
+        if label not in known and not is_elsewhere:
+            yield no_member(label, known[:-1])
+
+
+def frozen_names(checkpoint: Checkpoint) -> list[str]:
+    """Return the ids of a checkpoint's frozen entries."""
+    return [name.removeprefix(FROZEN) for name in checkpoint.names if name.startswith(FROZEN)]
+
+
+def no_member(label: str, known: Sequence[str]) -> str:
+    """Return the problem of an unknown label."""
+    return f"there is no member {label!r}{meant(label, known, 'there are')}"
+
+
+def unknown_agents(person: str | None, seats: Collection[str], agents: Sequence[str]) -> Iterator[str]:
+    """Yield a problem for each seat, and for a person's, that is no agent."""
+    for agent in seats:
+        if agent not in agents:
+            yield f"seats: there is no agent {agent!r}{meant(agent, agents, 'the agents are')}"
+    if person is not None and person not in agents:
+        yield f"there is no agent {person!r} to play as{meant(person, agents, 'the agents are')}"

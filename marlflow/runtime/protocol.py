@@ -1,4 +1,4 @@
-"""The Runtime protocol, implemented inline and over Ray."""
+"""The Runtime protocol, implemented inline and over Ray, and rounds from the results of workers."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from marlflow.base.errors import RuntimeFailed
-from marlflow.batches.items import Weights
+from marlflow.batches.items import Fragment, Weights
 from marlflow.learner.protocol import Learner
-from marlflow.replay.protocol import Replay
-from marlflow.replay.shards import learner_of_replay
-from marlflow.runtime.relocation import DriverPlace
+from marlflow.replay.protocol import Replay, learner_of_replay
 from marlflow.runtime.resources import Machines
 from marlflow.runtime.spec import LearnerSpec, RunSpec
-from marlflow.sampling.deadline import Deadline
+from marlflow.runtime.stage_chain import InlinePlace
 from marlflow.sampling.messages import News
-from marlflow.sampling.protocol import FrozenPolicy, Workers
-from marlflow.sampling.receipts import Fault
+from marlflow.sampling.protocol import FrozenPolicy, Round, Workers
+from marlflow.sampling.receipts import Fault, Receipt
 from marlflow.sampling.saved_state import ResumeReport
+from marlflow.sampling.watchdog import Deadline
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +27,7 @@ class RunComponents:
     workers: Workers
     learners: Mapping[str, Learner]
     replays: Mapping[str, Replay]
-    driver: DriverPlace = field(default_factory=DriverPlace)
+    driver: InlinePlace = field(default_factory=InlinePlace)
     referees: Workers | None = None
     """Workers that play matches, and collect nothing, while `workers` collect. None: there are no such processes."""
     dashboard_url: str | None = None
@@ -145,3 +144,25 @@ class Runtime(Protocol):
     def close(self) -> None:
         """Stop everything; may be called twice."""
         ...
+
+
+def make_round(number: int, receipts: Sequence[Receipt], payloads: Sequence[Mapping[str, Any]]) -> Round:
+    """Make a round from each worker's receipt and payloads (or references) by policy."""
+    last = len(receipts) - 1
+    fragments = [
+        Fragment(
+            policy=policy,
+            worker=receipt.worker,
+            round=number,
+            closes_round=position == last,
+            rows=sampled.rows,
+            rows_carried=sampled.rows_carried,
+            payloads=(payload,),
+            # Plain tuples, because fragments lie below the flow that defines StageTimes.
+            finished=tuple([(stage.began_s, stage.ended_s, stage.rows) for stage in sampled.stage_times]),
+        )
+        for position, (receipt, by_policy) in enumerate(zip(receipts, payloads, strict=True))
+        for policy, payload in by_policy.items()
+        for sampled in (receipt.policies[policy],)
+    ]
+    return Round(number, receipts, fragments)

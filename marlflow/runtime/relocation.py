@@ -8,38 +8,15 @@ from typing import Any, cast
 
 from marlflow.algorithms.algorithm import Algorithm
 from marlflow.base.arrays import Array
-from marlflow.batches.items import Fragment, Packed, as_it_is
+from marlflow.batches.items import Fragment, as_it_is
 from marlflow.flow import Flow, Located, Outcome, Place, Plan, StageCall, StageTimes, source
 from marlflow.flow.relocate import Where, relocated
 from marlflow.learner.learner import TorchLearner
 from marlflow.learner.protocol import Learner
 from marlflow.learner.published_learner import PublishedLearner, Publisher
 from marlflow.replay.protocol import Replay
-from marlflow.runtime.stage_chain import Rows, merge_payloads, run_chain
-from marlflow.sampling.worker_stages import WorkerStages
-
-
-@dataclass(frozen=True, slots=True)
-class DriverPlace:
-    """The driver as a place: `fetch` dereferences payloads, `put` turns results into payloads."""
-
-    fetch: Callable[[Any], Any] = as_it_is
-    put: Callable[[Any], Any] = as_it_is
-    name: str = "driver"
-
-    def prepare(self, calls: Sequence[StageCall]) -> Callable[[Sequence[Any]], Outcome]:
-        def call(items: Sequence[Any]) -> Outcome:
-            outputs, times = run_chain(calls, [self._unpacked(item) for item in items])
-            return Outcome([self._packed(output) for output in outputs], times)
-
-        return call
-
-    def _unpacked(self, item: Any) -> Any:
-        payloads = [self.fetch(payload) for payload in getattr(item, "payloads", ())]
-        return merge_payloads(payloads, item.keys) if payloads else item
-
-    def _packed(self, output: Any) -> Any:
-        return Packed(output.rows, (self.put(output),)) if isinstance(output, Rows) else output
+from marlflow.runtime.stage_chain import InlinePlace
+from marlflow.sampling.sampler_config import WorkerStages
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +77,7 @@ class RelocatedStages:
         }
         return worker_stages if worker_stages.stages else None
 
-    def applied(self, plan: Plan, experience: Flow[Fragment], learner: Learner, driver: DriverPlace) -> Plan:
+    def applied(self, plan: Plan, experience: Flow[Fragment], learner: Learner, driver: InlinePlace) -> Plan:
         """Return `plan`, which is over `experience` and `learner`, with its stages relocated."""
         if not self.stages:
             return plan

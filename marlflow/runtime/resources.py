@@ -1,4 +1,8 @@
-"""Resource requests of processes: checks against the machines, and bundles of the placement group."""
+"""Resource requests of processes: checks against the machines, bundles of the placement group, and `marlflow plan`.
+
+Ray places processes when the run starts; the prediction follows its PACK and SPREAD strategies for placement groups,
+largest bundle first.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ import torch
 from marlflow.base.errors import Problem, ProblemKind
 from marlflow.base.sentences import enumerated
 from marlflow.runtime.spec import LearnerPlacement, Resources, RunSpec
-from marlflow.sampling.referee import worker_name
+from marlflow.sampling.worker import worker_name
 
 _SMALLEST_SHARE = 0.01
 _SLACK = 1e-9
@@ -267,3 +271,70 @@ def local_resources() -> dict[str, float]:
     # Only Linux says which CPUs this process may use; others say how many there are.
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return {"CPU": float(cpus), "GPU": float(torch.cuda.device_count())}
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedProcess:
+    """A process, its resource amounts, the index of its machine, and the indices of its GPUs there.
+
+    `machine` is None for a process without resources, which may run anywhere.
+    """
+
+    name: str
+    resources: Mapping[str, float]
+    machine: int | None
+    gpus: tuple[int, ...] = ()
+
+
+def place_processes(
+    requests: Sequence[ResourceRequest], machines: Sequence[Mapping[str, float]], spread: bool
+) -> list[PlacedProcess] | None:
+    """Place processes on machines, in order of `requests`; None if some do not fit."""
+    layout = bundles(requests, total(machines), machines)
+    machine_of = _machines_of(layout.bundles, machines, spread)
+    if machine_of is None:
+        return None
+    free_gpus = [[1.0] * int(machine.get("GPU", 0.0)) for machine in machines]
+    processes = []
+    for request, amounts, bundle in zip(requests, layout.taken, layout.bundle_of, strict=True):
+        machine = None if bundle is None else machine_of[bundle]
+        gpus = () if machine is None else _take_gpus(amounts.get("GPU", 0.0), free_gpus[machine])
+        if gpus is None:
+            return None
+        processes.append(PlacedProcess(request.name, amounts, machine, gpus))
+    return processes
+
+
+def _machines_of(
+    needed: Sequence[Mapping[str, float]], machines: Sequence[Mapping[str, float]], spread: bool
+) -> list[int] | None:
+    free = [dict(machine) for machine in machines]
+    bundles_on = [0] * len(machines)
+    machine_of: dict[int, int] = {}
+    order = sorted(
+        range(len(needed)), key=lambda i: (needed[i].get("GPU", 0.0), needed[i].get("CPU", 0.0)), reverse=True
+    )
+    for bundle in order:
+        fitting = [number for number, machine in enumerate(free) if holds(machine, needed[bundle])]
+        if not fitting:
+            return None
+        # SPREAD prefers the machine with the fewest bundles, PACK any machine that already has one.
+        number = min(fitting, key=lambda number: (bundles_on[number] if spread else not bundles_on[number], number))
+        bundles_on[number] += 1
+        for resource, amount in needed[bundle].items():
+            free[number][resource] -= amount
+        machine_of[bundle] = number
+    return [machine_of[bundle] for bundle in range(len(needed))]
+
+
+def _take_gpus(amount: float, free: list[float]) -> tuple[int, ...] | None:
+    """Take GPUs, or a share of one, from `free`; None if there are too few."""
+    count, each = (int(amount), 1.0) if amount >= 1 else (1, amount)
+    if amount <= 0:
+        return ()
+    gpus = [number for number, left in enumerate(free) if left >= each - _SLACK][:count]
+    if len(gpus) < count:
+        return None
+    for number in gpus:
+        free[number] -= each
+    return tuple(gpus)

@@ -11,11 +11,9 @@ from marlflow.env.batched.versions import BatchedMaker
 from marlflow.env.make import EnvMaker
 from marlflow.offline.dataset_writer import DatasetWriter
 from marlflow.policy.actor import Actor
-from marlflow.sampling.referee import Referee
-from marlflow.sampling.sampler_config import SamplerConfig
+from marlflow.sampling.sampler_config import SamplerConfig, WorkerStages
 from marlflow.sampling.watchdog import Watchdog
-from marlflow.sampling.worker import RolloutWorker
-from marlflow.sampling.worker_stages import WorkerStages
+from marlflow.sampling.worker import Referee, RolloutWorker
 
 if TYPE_CHECKING:
     from marlflow.runtime.spec import PolicySpec, RunSpec

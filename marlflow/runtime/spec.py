@@ -26,8 +26,7 @@ from marlflow.offline.dataset_reader import DatasetReader, DatasetWorker, Offlin
 from marlflow.offline.dataset_writer import DatasetTarget
 from marlflow.policy.actor import Actor, AskedMode, EvaluationMode
 from marlflow.policy.torso import TorsoConfig
-from marlflow.replay.protocol import SavedReplay
-from marlflow.replay.shards import first_row_of, replay_names
+from marlflow.replay.protocol import SavedReplay, first_row_of, replay_names
 from marlflow.runtime.relocation import RelocatedStages
 from marlflow.runtime.sampling_worker import sampling_worker
 from marlflow.sampling.population import WORKER_MEMBERS

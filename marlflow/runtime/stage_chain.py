@@ -1,24 +1,31 @@
-"""Runs consecutive stages at their place."""
+"""Runs consecutive stages at their place, with payloads merged, split over rollout workers, or packed as bytes."""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, fields
 from functools import partial
 from itertools import takewhile
 from typing import Any, TypeAlias
 
+from marlflow.base.errors import CheckpointUnusable
+from marlflow.base.serialization import MALFORMED, Tree, from_bytes, to_bytes
 from marlflow.batches.batch import Batch, TrainBatch
-from marlflow.batches.items import Gradients
+from marlflow.batches.items import Gradients, Packed, as_it_is
 from marlflow.batches.joint import JointBatches
-from marlflow.flow import StageCall, StageTimes
+from marlflow.flow import Outcome, StageCall, StageTimes
 from marlflow.flow.meters import rows_of
 from marlflow.flow.protocols import EndOfFlow, OperatorRaised, RunsAhead
+from marlflow.learner.distributed.replicas import no_rows, sharded
 from marlflow.learner.update_job import mean_gradients
 
 Rows: TypeAlias = TrainBatch | Gradients
 """Outputs that leave a place packed, so that the driver does not open them."""
+ON_WORKERS = "rollout workers"
+"""The place of a learner with a replica on each, in plans."""
 
 
 def merge_payloads(payloads: Sequence[Any], keys: Sequence[str] = ()) -> Any:
@@ -45,13 +52,35 @@ def run_chain(calls: Sequence[Callable[[Any], Any]], items: Sequence[Any]) -> tu
     return chain.outputs, chain.times()
 
 
-def _runs_ahead(call: StageCall) -> bool:
-    return isinstance(call.operator, RunsAhead)
-
-
 def _several(call: StageCall, after: Sequence[StageCall], items: Sequence[Any]) -> Sequence[Any]:
     outputs: Sequence[Any] = call.operator.several(items, call.at, after)
     return outputs
+
+
+@dataclass(frozen=True, slots=True)
+class InlinePlace:
+    """A place in this process: the driver, or an inline learner or replay, named as the Ray actor in plans.
+
+    `fetch` dereferences payloads, and `put` turns results into payloads.
+    """
+
+    name: str = "driver"
+    fetch: Callable[[Any], Any] = as_it_is
+    put: Callable[[Any], Any] = as_it_is
+
+    def prepare(self, calls: Sequence[StageCall]) -> Callable[[Sequence[Any]], Outcome]:
+        def call(items: Sequence[Any]) -> Outcome:
+            outputs, times = run_chain(calls, [self._unpacked(item) for item in items])
+            return Outcome([self._packed(output) for output in outputs], times)
+
+        return call
+
+    def _unpacked(self, item: Any) -> Any:
+        payloads = [self.fetch(payload) for payload in getattr(item, "payloads", ())]
+        return merge_payloads(payloads, item.keys) if payloads else item
+
+    def _packed(self, output: Any) -> Any:
+        return Packed(output.rows, (self.put(output),)) if isinstance(output, Rows) else output
 
 
 class _ChainRun:
@@ -59,7 +88,8 @@ class _ChainRun:
         self._calls, self._items = calls, items
         # What runs ahead looks at all stages after it.
         self._stages = [call for call in calls if isinstance(call, StageCall)]
-        self._leading = list(takewhile(_runs_ahead, self._stages)) if len(self._stages) == len(calls) else []
+        ahead = takewhile(lambda call: isinstance(call.operator, RunsAhead), self._stages)
+        self._leading = list(ahead) if len(self._stages) == len(calls) else []
         self._began_s = time.time()
         self._spent, self._rows = [0.0] * len(calls), [0] * len(calls)
         self.outputs: list[Any] = []
@@ -119,3 +149,75 @@ class _ChainRun:
             times.append(StageTimes(start_s, start_s + seconds, count))
             start_s += seconds
         return times
+
+
+def pack_batch(batch: TrainBatch | Gradients) -> bytes:
+    """Serialize; raises TypeError for other types."""
+    if isinstance(batch, Gradients):
+        tree: Tree = {field.name: getattr(batch, field.name) for field in fields(batch)} | {"loss": dict(batch.loss)}
+        return to_bytes({"kind": Gradients.__name__, "of": tree})
+    if not isinstance(batch, TrainBatch):
+        raise TypeError(f"expected a TrainBatch or Gradients to wait on the driver, not {type(batch).__name__}")
+    kind = type(batch)
+    return to_bytes({"kind": f"{kind.__module__}.{kind.__qualname__}", "of": batch.to_tree()})
+
+
+def unpack_batch(packed: bytes | memoryview) -> TrainBatch | Gradients:
+    """Deserialize; raises CheckpointUnusable for malformed bytes."""
+    tree = from_bytes(packed)
+    try:
+        kind = Gradients if tree["kind"] == Gradients.__name__ else _batch_class(tree["kind"])
+        return kind(**tree["of"]) if kind is Gradients else kind.from_tree(tree["of"])  # type: ignore[union-attr]
+    except MALFORMED as error:
+        named = tree.get("kind") if isinstance(tree, dict) else None
+        raise CheckpointUnusable([f"rows or gradients that waited ({named!s:.80}) are not whole: {error}"]) from error
+
+
+def _batch_class(name: str) -> type[TrainBatch]:
+    # Only modules that are already imported: a name in a checkpoint must not execute code.
+    module, _, class_name = name.rpartition(".")
+    batch_class = getattr(sys.modules.get(module), class_name, None)
+    if not (isinstance(batch_class, type) and issubclass(batch_class, TrainBatch)):
+        raise LookupError("there is no TrainBatch of this name in the modules of this run")
+    return batch_class
+
+
+def payloads_by_worker(item: Any, workers: int) -> list[tuple[Any, ...]]:
+    """Return the payloads of each worker; raises TypeError for items not keyed by worker."""
+    payloads, keys = getattr(item, "payloads", ()), getattr(item, "keys", ())
+    if len(payloads) != len(keys):
+        raise TypeError(f"a learner with a replica on each worker learns from shards, not from {item!r}: gather Shards")
+    # After a resume with fewer workers, payloads of the missing ones are dealt to the others.
+    owners = [int(key) % workers for key in keys]
+    return [tuple(p for p, owner in zip(payloads, owners, strict=True) if owner == n) for n in range(workers)]
+
+
+def shard(payloads: Sequence[Any]) -> Batch:
+    """Merge a worker's payloads, of which there may be none."""
+    batch: Batch = merge_payloads(payloads) if payloads else no_rows()
+    return batch
+
+
+@dataclass(frozen=True, slots=True)
+class AllShards:
+    """All workers' shards, in one process."""
+
+    batches: Sequence[Any]
+
+    @property
+    def rows(self) -> int:
+        """Number of agent steps."""
+        return sum(batch.rows for batch in self.batches)
+
+
+def over_all(stage: StageCall) -> Callable[[Any], Any]:
+    """Apply `stage` to each shard, but an update to all of them at once."""
+
+    def call(value: Any) -> Any:
+        if not isinstance(value, AllShards):
+            return stage(value)
+        if stage.traits.updates:
+            return stage(sharded(value.batches))
+        return AllShards([stage(batch) for batch in value.batches])
+
+    return call

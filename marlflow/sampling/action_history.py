@@ -15,7 +15,7 @@ from gymnasium import spaces as gym_spaces
 
 from marlflow.base.arrays import Array
 from marlflow.base.random import key, mix
-from marlflow.sampling.policy_slots import PolicySlots
+from marlflow.sampling.acting_policy import ActingPolicy
 
 
 class _TickActions(NamedTuple):
@@ -51,25 +51,25 @@ class History:
         else:
             self.hashes[index * self._stride : (index + 1) * self._stride] = 0
 
-    def observe(self, deciding: Array, policy_slots: Sequence[PolicySlots]) -> None:
+    def observe(self, deciding: Array, acting_policies: Sequence[ActingPolicy]) -> None:
         """Hash the pending observations of the lanes `deciding`."""
         self._tick += 1
-        self.hashes[deciding] = self.hashes_with_pending(deciding, policy_slots)
+        self.hashes[deciding] = self.hashes_with_pending(deciding, acting_policies)
 
-    def hashes_with_pending(self, deciding: Array, policy_slots: Sequence[PolicySlots]) -> Array:
+    def hashes_with_pending(self, deciding: Array, acting_policies: Sequence[ActingPolicy]) -> Array:
         """Return the hashes of `deciding` including the pending observations, uint64 [N]."""
         hashes: Array = self.hashes[deciding]
-        for slots in policy_slots:
-            if not slots.positions:
+        for acting in acting_policies:
+            if not acting.positions:
                 continue
-            for name, column in slots.seen.items():
+            for name, column in acting.seen.items():
                 if column.size:
-                    digests = self._digests(slots.policy, name, column)
-                    if slots.in_order and len(digests) == len(hashes):
+                    digests = self._digests(acting.policy, name, column)
+                    if acting.in_order and len(digests) == len(hashes):
                         # One policy decides in all lanes: no index needed.
                         hashes += digests
                     else:
-                        hashes[slots.where] += digests
+                        hashes[acting.where] += digests
         return mix(hashes)
 
     def _digests(self, policy: str, name: str, column: Array) -> Array:
@@ -78,21 +78,23 @@ class History:
             row_bytes = rows.shape[1] * rows.itemsize
             # The widest word of at most 32 bits that divides a row.
             word = np.dtype(np.uint32 if row_bytes % 4 == 0 else np.uint16 if row_bytes % 2 == 0 else np.uint8)
-            self._hash_words[policy, name] = word, _weights(name, row_bytes // word.itemsize)
+            words = np.arange(row_bytes // word.itemsize, dtype=np.uint64)
+            # Odd factors are invertible modulo 2**64.
+            self._hash_words[policy, name] = word, mix(np.uint64(key(*name.encode())) + words) | np.uint64(1)
         word, weights = self._hash_words[policy, name]
         digests: Array = rows.view(word).astype(np.uint64) @ weights
         return digests
 
-    def record_actions(self, slots: PolicySlots, action: Array) -> None:
+    def record_actions(self, acting: ActingPolicy, action: Array) -> None:
         """Store a copy of the actions of `slots`' pending lanes."""
-        if slots.policy not in self._stored_dtypes:
-            space = slots.spaces.action
-            self._stored_dtypes[slots.policy] = (
+        if acting.policy not in self._stored_dtypes:
+            space = acting.spaces.action
+            self._stored_dtypes[acting.policy] = (
                 np.min_scalar_type(int(space.n) - 1) if isinstance(space, gym_spaces.Discrete) else None
             )
-        stored = action.astype(self._stored_dtypes[slots.policy] or action.dtype)
-        self._recorded.setdefault(slots.policy, deque()).append(
-            _TickActions(self._tick, slots.lanes, slots.where, stored)
+        stored = action.astype(self._stored_dtypes[acting.policy] or action.dtype)
+        self._recorded.setdefault(acting.policy, deque()).append(
+            _TickActions(self._tick, acting.lanes, acting.where, stored)
         )
 
     def prune(self, running: Mapping[int, int]) -> None:
@@ -136,8 +138,3 @@ class History:
                 order = np.argsort(env_indices, kind="stable")
                 found[policy] = env_indices[order], actions[order]
         return found
-
-
-def _weights(name: str, count: int) -> Array:
-    # Odd factors are invertible modulo 2**64.
-    return mix(np.uint64(key(*name.encode())) + np.arange(count, dtype=np.uint64)) | np.uint64(1)

@@ -13,17 +13,14 @@ from marlflow.base.errors import EnvironmentFailed
 from marlflow.base.info_columns import InfoColumn
 from marlflow.env import BatchedStep, SnapshotEnv
 from marlflow.env.batched.adapter import NOBODY_DECIDES, BatchedAdapter
-from marlflow.env.batched.arrays import as_numpy
+from marlflow.env.batched.protocol import as_numpy
 from marlflow.env.episode_location import EpisodeLocation, environment_name
-from marlflow.sampling.env_closing import close_within
-from marlflow.sampling.env_source import EnvSource, Finals, LaneStep, lanes_in
-from marlflow.sampling.faults import FaultLog
+from marlflow.sampling.acting_policy import ActingPolicy
+from marlflow.sampling.env_source import EnvSource, Finals, LaneStep, lanes_in, not_given
 from marlflow.sampling.group_layout import GroupLayout
-from marlflow.sampling.policy_slots import PolicySlots
-from marlflow.sampling.receipts import Fault
-from marlflow.sampling.rewards import not_given
+from marlflow.sampling.receipts import Fault, FaultLog
 from marlflow.sampling.sampler_config import SamplerConfig
-from marlflow.sampling.watchdog import Watchdog
+from marlflow.sampling.watchdog import Watchdog, close_within
 
 _T = TypeVar("_T")
 
@@ -89,19 +86,19 @@ class BatchedEnvPool(EnvSource):
     def deciding(self) -> Array:
         return np.flatnonzero(self.decides)
 
-    def seen(self, slots: PolicySlots) -> tuple[Any, Any, Array | None]:
-        env_of = slots.lanes // self.stride
-        observations = self._latest.rows("observations", self.layout, slots.lanes, env_of)
+    def seen(self, acting: ActingPolicy) -> tuple[Any, Any, Array | None]:
+        env_of = acting.lanes // self.stride
+        observations = self._latest.rows("observations", self.layout, acting.lanes, env_of)
         masks = observations[:0]
-        if slots.spaces.masked:
-            masks = self._latest.rows("action_masks", self.layout, slots.lanes, env_of)
-        return observations, masks, self.states[env_of] if slots.sees_state else None
+        if acting.spaces.masked:
+            masks = self._latest.rows("action_masks", self.layout, acting.lanes, env_of)
+        return observations, masks, self.states[env_of] if acting.sees_state else None
 
     def clear_actions(self) -> None:
         self.layout.clear_actions()
 
-    def put_actions(self, slots: PolicySlots, action: Array) -> None:
-        self.layout.write_actions(slots.lanes, slots.decoder.values(action))
+    def put_actions(self, acting: ActingPolicy, action: Array) -> None:
+        self.layout.write_actions(acting.lanes, acting.decoder.values(action))
 
     def step(self, deciding: Array, is_read: Array | None) -> LaneStep:
         del deciding
@@ -183,15 +180,15 @@ class BatchedEnvPool(EnvSource):
                 broken.setdefault(index, self.failure(index, slot, reason))
         return broken
 
-    def finals(self, slots: PolicySlots, lanes: Array) -> Finals:
+    def finals(self, acting: ActingPolicy, lanes: Array) -> Finals:
         step = self._latest.step
-        seen = {"obs": slots.stack(self.layout.rows(step.observations, lanes))}
-        if slots.spaces.masked:
+        seen = {"obs": acting.stack(self.layout.rows(step.observations, lanes))}
+        if acting.spaces.masked:
             masks = self.layout.rows(step.action_masks, lanes).astype(bool)
             # Without a legal action, a final mask says nothing.
             masks[~masks.any(axis=1)] = True
             seen["action_mask"] = masks
-        if slots.sees_state:
+        if acting.sees_state:
             seen["state"] = self.states[lanes // self.stride]
         return Finals(seen)
 

@@ -17,14 +17,20 @@ from marlflow.base.errors import EnvironmentFailed
 from marlflow.base.observations import row_dtype
 from marlflow.env import AgentEnd, EnvAdapter, StepResult, open_adapter
 from marlflow.env.make import EnvMaker
-from marlflow.sampling.env_closing import close_within
-from marlflow.sampling.env_source import EnvSource, Finals, LaneStep, too_many_agents
-from marlflow.sampling.faults import FaultLog
-from marlflow.sampling.policy_slots import PolicySlots
-from marlflow.sampling.receipts import Fault
-from marlflow.sampling.rewards import WrongReward, info_values, last_values, reward_values
+from marlflow.sampling.acting_policy import ActingPolicy
+from marlflow.sampling.env_source import (
+    EnvSource,
+    Finals,
+    LaneStep,
+    WrongReward,
+    info_values,
+    last_values,
+    reward_values,
+    too_many_agents,
+)
+from marlflow.sampling.receipts import Fault, FaultLog
 from marlflow.sampling.sampler_config import SamplerConfig
-from marlflow.sampling.watchdog import Overdue, Watchdog
+from marlflow.sampling.watchdog import Overdue, Watchdog, close_within
 
 # Lanes per environment without `possible_agents`.
 UNDECLARED_LANES = 256
@@ -89,29 +95,29 @@ class EnvPool(EnvSource):
         self._actions = [None] * len(lanes)
         return np.array(lanes, np.int64)
 
-    def seen(self, slots: PolicySlots) -> tuple[Any, Any, Array | None]:
+    def seen(self, acting: ActingPolicy) -> tuple[Any, Any, Array | None]:
         if self._waiting is None:
             results = self._results
             observations = [*chain.from_iterable([result.observations for result in results])]
             self._waiting = observations, [*chain.from_iterable([result.masks for result in results])]
         observations, masks = self._waiting
-        in_order = slots.in_order and len(slots.positions) == len(observations)
+        in_order = acting.in_order and len(acting.positions) == len(observations)
         return (
-            observations if in_order else [observations[position] for position in slots.positions],
-            [masks[position] for position in slots.positions] if slots.spaces.masked else [],
-            self.states[slots.lanes // self.stride] if slots.sees_state else None,
+            observations if in_order else [observations[position] for position in acting.positions],
+            [masks[position] for position in acting.positions] if acting.spaces.masked else [],
+            self.states[acting.lanes // self.stride] if acting.sees_state else None,
         )
 
     def clear_actions(self) -> None:
         # All are put again, in the list that `deciding` has made.
         return
 
-    def put_actions(self, slots: PolicySlots, action: Array) -> None:
+    def put_actions(self, acting: ActingPolicy, action: Array) -> None:
         actions = self._actions
-        if slots.in_order and len(slots.positions) == len(actions):
-            actions[:] = slots.decoder.choices(action)
+        if acting.in_order and len(acting.positions) == len(actions):
+            actions[:] = acting.decoder.choices(action)
             return
-        for position, choice in zip(slots.positions, slots.decoder.choices(action), strict=True):
+        for position, choice in zip(acting.positions, acting.decoder.choices(action), strict=True):
             actions[position] = choice
 
     def step(self, deciding: Array, is_read: Array | None) -> LaneStep:
@@ -198,16 +204,16 @@ class EnvPool(EnvSource):
                 acted = None if acted is None else acted[kept]
         return lanes, np.empty(0), None
 
-    def finals(self, slots: PolicySlots, lanes: Array) -> Finals:
+    def finals(self, acting: ActingPolicy, lanes: Array) -> Finals:
         ends = [*map(self._ends.__getitem__, lanes.tolist())]
         given = [at for at, ending in enumerate(ends) if ending.observation is not None]
         try:
-            seen = {"obs": slots.stack([ends[at].observation for at in given])}
-            if slots.spaces.masked:
-                seen["action_mask"] = slots.stack_masks([ends[at].mask for at in given])
+            seen = {"obs": acting.stack([ends[at].observation for at in given])}
+            if acting.spaces.masked:
+                seen["action_mask"] = acting.stack_masks([ends[at].mask for at in given])
         except ObservationOutside as outside:
             raise ObservationOutside(given[outside.index], outside.reason) from outside
-        if slots.sees_state:
+        if acting.sees_state:
             seen["state"] = self.states[lanes // self.stride]
         return Finals(seen, None if len(given) == len(ends) else ~np.isin(np.arange(len(ends)), given))
 

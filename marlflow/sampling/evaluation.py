@@ -10,16 +10,16 @@ from marlflow.base.arrays import Array
 from marlflow.base.progress import progress
 from marlflow.base.random import key, mix
 from marlflow.policy.actor import EvaluationModes
-from marlflow.sampling import env_closing as closing
+from marlflow.sampling.acting_policy import ActingPolicy
 from marlflow.sampling.action_history import History
 from marlflow.sampling.env_source import EnvSource
 from marlflow.sampling.episodes import EvaluationEpisodes
 from marlflow.sampling.lanes import Lanes
 from marlflow.sampling.mapping import PolicyOf
-from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.protocol import EvaluationRequest
 from marlflow.sampling.receipts import Evaluated, Fault
 from marlflow.sampling.runner import Runner
+from marlflow.sampling.watchdog import close_by
 from marlflow.sampling.weights_table import WeightsTable
 
 _MOST_ENVS = 16
@@ -45,7 +45,7 @@ class EvaluationEnvs:
         if not count or (self._envs is not None and len(self._envs.env_indices) >= count):
             return []
         # All are reopened, because the lanes of a runner are numbered by its number of environments.
-        faults = self.close(perf_counter() + closing.CLOSE_TIMEOUT_S)
+        faults = self.close(close_by())
         self._envs = self._make_envs(range(count))
         return faults
 
@@ -109,8 +109,8 @@ class _Fingerprints(History):
         self._running[index] = int(self._lanes.episode[self._lanes.of(index).start])
         super().begin_episode(index)
 
-    def record_actions(self, slots: PolicySlots, action: Array) -> None:
-        self.hashes[slots.lanes] = mix(self.hashes[slots.lanes] + self._digests(slots.policy, "action", action))
+    def record_actions(self, acting: ActingPolicy, action: Array) -> None:
+        self.hashes[acting.lanes] = mix(self.hashes[acting.lanes] + self._digests(acting.policy, "action", action))
 
     def by_episode(self) -> dict[int, int]:
         for index in list(self._running):

@@ -11,8 +11,7 @@ from gymnasium import spaces as gym_spaces
 from marlflow.base.arrays import Array
 from marlflow.env import BatchedEnv, BatchedStep
 from marlflow.env.batched.adapter import empty_actions
-from marlflow.env.batched.arrays import as_numpy
-from marlflow.env.batched.protocol import agents_of
+from marlflow.env.batched.protocol import agents_of, as_numpy
 
 
 class GroupLayout:

@@ -1,4 +1,4 @@
-"""The lanes of a worker, one per agent slot of each environment."""
+"""The lanes of a worker, one per agent slot of each environment, with rewards and infos for their open rows."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from marlflow.base.errors import EnvironmentFailed
 from marlflow.base.info_columns import NO_COLUMNS, InfoColumns
 from marlflow.base.random import key
 from marlflow.env import EnvAdapter
-from marlflow.sampling.credited import add_to
+from marlflow.sampling.acting_policy import ActingPolicy
 from marlflow.sampling.env_source import EnvSource, lanes_in, too_many_agents
 from marlflow.sampling.episodes import EpisodeSource
 from marlflow.sampling.mapping import PolicyOf
-from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.protocol import Matchup
 from marlflow.sampling.weights_table import WeightsTable
 
@@ -62,13 +61,13 @@ class Lanes:
         return self.read_by(self.entry_of) if self.columns.stepped else None
 
     def read_by(self, entry_of: Array) -> Array:
-        """Return whether stepped columns of lanes with these policy slots are read, bool [S, *shape of `entry_of`].
+        """Return whether stepped columns of lanes with these acting policies are read, bool [S, *shape of `entry_of`].
 
         Those in rows are if the policy's rows have them; without a policy, if those of any policy do.
         """
-        slots_of, by_entry = self.table.policy_slots, []
+        policies, by_entry = self.table.acting_policies, []
         for column in self.columns.stepped:
-            of_entries = [not column.is_in_rows or column.name in slots.info_columns for slots in slots_of]
+            of_entries = [not column.is_in_rows or column.name in acting.info_columns for acting in policies]
             # The last element is for lanes without a policy, whose number is -1.
             by_entry.append([*of_entries, any(of_entries)])
         is_read: Array = np.array(by_entry)[:, entry_of]
@@ -146,9 +145,9 @@ class Lanes:
         self.forget(lanes)
         self.t_agent[lanes] = 0
         # Any policy may play these lanes in the new episode.
-        for slots in self.table.policy_slots:
-            if slots.memory is not None:
-                slots.memory.begin(lanes)
+        for acting in self.table.acting_policies:
+            if acting.memory is not None:
+                acting.memory.begin(lanes)
 
     def assigned_in(self, indices: Iterable[int]) -> Array:
         """Return the lanes of `indices` that have a policy."""
@@ -185,7 +184,7 @@ class Lanes:
             if (seat := self.table.seat(entry, lane)) is None:
                 reason = f"it is mapped to policy {entry!r}, which plays nobody who was there at the start"
                 raise EnvironmentFailed(adapter.where(agent), reason)
-            self._check_spaces(agent, adapter, self.table.policy_slots[seat.number])
+            self._check_spaces(agent, adapter, self.table.acting_policies[seat.number])
             # A matchup is shared between environments, so it is replaced, not changed.
             if entry is not None and agent not in self.matchups[index]:
                 self.matchups[index] = {**self.matchups[index], agent: entry}
@@ -196,22 +195,115 @@ class Lanes:
     def seat_all(self, entry_of: Array, members: Array) -> None:
         """Seat the entries `entry_of` [lanes] in all lanes; `members` [lanes] are rows of those without a buffer."""
         self.entry_of[:], self.row_of[:] = entry_of, members
-        for number, slots in enumerate(self.table.policy_slots):
-            if slots.buffer is not None:
+        for number, acting in enumerate(self.table.acting_policies):
+            if acting.buffer is not None:
                 lanes = np.flatnonzero(entry_of == number)
-                self.row_of[lanes] = [slots.buffer.row(lane) for lane in lanes.tolist()]
+                self.row_of[lanes] = [acting.buffer.row(lane) for lane in lanes.tolist()]
         self.num_assigned = [self.stride] * len(self.num_assigned)
 
-    def _check_spaces(self, agent: str, adapter: EnvAdapter, slots: PolicySlots) -> None:
-        if (agent, slots.policy) in self._checked:
+    def _check_spaces(self, agent: str, adapter: EnvAdapter, acting: ActingPolicy) -> None:
+        if (agent, acting.policy) in self._checked:
             return
         spaces = adapter.observation_space(agent), adapter.action_space(agent)
-        if spaces != (slots.spaces.observation, slots.spaces.action):
-            reason = f"its spaces {spaces} are not those of its policy {slots.policy!r}"
+        if spaces != (acting.spaces.observation, acting.spaces.action):
+            reason = f"its spaces {spaces} are not those of its policy {acting.policy!r}"
             raise EnvironmentFailed(adapter.where(agent), reason)
-        self._checked.add((agent, slots.policy))
+        self._checked.add((agent, acting.policy))
 
 
 def _stream_number(adapter: EnvAdapter, slot: int) -> int:
     """Return an agent's stream number: its slot, or its name's hash if undeclared."""
     return slot if adapter.declared else key(*adapter.agents[slot].encode())
+
+
+class Credited:
+    """The rewards, or an info column, of all lanes: `open` [lanes] is what their open rows have received so far.
+
+    `entry_of` [lanes] has each lane's acting policy by number (-1: none). Amounts that belong to no row are added to
+    `unattributed` [entries + 1], whose last element is for lanes without a policy. If it does not add (`adds`), a row
+    has the last amount, and those of no row are forgotten.
+    """
+
+    __slots__ = ("_cells", "_entry_of", "_flat", "adds", "open", "unattributed")
+
+    def __init__(self, entry_of: Array, num_entries: int, adds: bool = True) -> None:
+        self._entry_of, self.adds = entry_of, adds
+        self.open = np.zeros(len(entry_of), np.float64)
+        self._cells: Array = np.zeros((len(entry_of), 0), np.float64)
+        # A flat view: numpy writes with one index array several times as fast as with two.
+        self._flat: Array = self._cells.reshape(-1)
+        self.renumber(num_entries)
+
+    def renumber(self, num_entries: int) -> None:
+        """Resize for a table of `num_entries` entries, after a cut."""
+        self.unattributed = np.zeros(num_entries + 1, np.float64)
+
+    def widen(self, missing: int) -> None:
+        """Add room for `missing` rows per lane."""
+        self._cells = np.pad(self._cells, ((0, 0), (0, missing)))
+        self._flat = self._cells.reshape(-1)
+
+    def add(self, lanes: Array | None, amounts: Array) -> None:
+        """Add to the open rows of `lanes`, which may repeat; None: of all lanes."""
+        if self.adds:
+            add_to(self.open, lanes, amounts)
+        else:
+            self.open[slice(None) if lanes is None else lanes] = amounts
+
+    def add_unattributed(self, lanes: Array | slice, amounts: Array) -> None:
+        """Add amounts that belong to no row."""
+        if not self.adds:
+            return
+        np.add.at(self.unattributed, self._entry_of[lanes], amounts)
+
+    def close(self, lanes: Array, at: Array, was_open: Array) -> None:
+        """Complete the rows in the flat cells `at` of those `lanes` that have an open row, and begin again with 0."""
+        amounts = self.open[lanes]
+        self._flat[at] = amounts
+        if not was_open.all():
+            # Received without an open row, such as before an agent's first action.
+            self.add_unattributed(lanes, np.where(was_open, 0.0, amounts))
+        self.open[lanes] = 0.0
+
+    def add_ticks(self, at: Array, amounts: Array, is_open: Array, entry_of: Array, still: Array) -> None:
+        """Add what lanes received in T ticks, [T, lanes], to the rows in the flat cells `at` where `is_open`.
+
+        `at` [T + 1, lanes] begins with the cells of the rows that were open before, where `is_open` [T + 1, lanes] says
+        so. `still` [lanes]: whether the last row of a lane is still open. `entry_of` [T, lanes] has the lanes' policy
+        slots in each tick. Amounts are NaN where there are none.
+        """
+        whole = np.concatenate([self.open[None], amounts])
+        given = ~np.isnan(whole)
+        received = is_open & given
+        where = at[received]
+        so_far: Array = np.zeros(len(self._flat))
+        if self.adds:
+            # bincount adds in the order of ticks, as one tick after the other does.
+            so_far = np.bincount(where, whole[received], minlength=len(self._flat))
+        else:
+            so_far[where] = whole[received]
+        self._flat[where] = so_far[where]
+        self.open[:] = np.where(still, so_far[at[-1]], 0.0)
+        missed = ~is_open & given & (whole != 0.0)
+        if self.adds and missed.any():
+            entries = np.concatenate([entry_of[:1], entry_of])
+            np.add.at(self.unattributed, entries[missed], whole[missed])
+
+    def leave(self, lanes: Array | slice) -> None:
+        """Add what these lanes received since their rows were closed to `unattributed`."""
+        amounts = self.open[lanes]
+        if amounts.any():
+            self.add_unattributed(lanes, amounts)
+            self.open[lanes] = 0.0
+
+    def take(self, at: Array) -> Array:
+        """Return the amounts of the rows in the flat cells `at`."""
+        return self._flat.take(at)
+
+
+def add_to(totals: Array, lanes: Array | None, amounts: Array) -> None:
+    """Add `amounts` to those of `totals` [lanes] that are of `lanes`, which may repeat; None: to all."""
+    if lanes is None:
+        totals += amounts
+    else:
+        np.add.at(totals, lanes, amounts)

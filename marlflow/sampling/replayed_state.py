@@ -18,8 +18,8 @@ from marlflow.base.serialization import Tree
 from marlflow.env import StepResult
 from marlflow.sampling.action_history import History
 from marlflow.sampling.env_pool import EnvPool
+from marlflow.sampling.env_source import WrongReward, info_values, last_values, reward_values
 from marlflow.sampling.episodes import RESTARTED_EPISODE
-from marlflow.sampling.rewards import WrongReward, info_values, last_values, reward_values
 from marlflow.sampling.saved_state import StateTable
 from marlflow.sampling.worker_state import INFOS, TableByEnv, WorkerState
 
@@ -48,7 +48,7 @@ class ReplayedState(WorkerState):
         replayable, deciding = self.replayable(), self.runner.deciding
         checked, hashes = self.runner.lanes.assigned_in(replayable), self.history.hashes.copy()
         # Pending lanes have seen an observation that no action has followed yet, so a replay ends with it.
-        hashes[deciding] = self.history.hashes_with_pending(deciding, self.policy_slots)
+        hashes[deciding] = self.history.hashes_with_pending(deciding, self.acting_policies)
         tables = self.lane_tables(running, "lanes", checked, {"hash": hashes[checked]})
         env_indices = np.array(self.envs.env_indices, np.int64)
         for policy, (index, action) in self.history.actions(replayable).items():
@@ -105,9 +105,9 @@ class ReplayedState(WorkerState):
             if name.startswith(_ACTIONS) and len(taken := table.of(env_index)["action"])
         }
         choices = {
-            slots.policy: iter(slots.decoder.choices(actions[slots.policy]))
-            for slots in self.policy_slots
-            if slots.policy in actions
+            acting.policy: iter(acting.decoder.choices(actions[acting.policy]))
+            for acting in self.acting_policies
+            if acting.policy in actions
         }
         for _ in range(running["env_steps"]):
             result = self._step(index, result, choices)
@@ -126,7 +126,7 @@ class ReplayedState(WorkerState):
         deciding, hashes = self._hash_pending(index, result)
         self.history.hashes[deciding] = hashes
         self.runner.lanes.t_agent[deciding] += 1
-        policies = [self.policy_slots[number].policy for number in self.runner.lanes.entry_of[deciding].tolist()]
+        policies = [self.acting_policies[number].policy for number in self.runner.lanes.entry_of[deciding].tolist()]
         try:
             chosen = [next(choices[policy]) for policy in policies]
         except (KeyError, StopIteration):
@@ -138,15 +138,15 @@ class ReplayedState(WorkerState):
     def _hash_pending(self, index: int, result: StepResult) -> tuple[Array, Array]:
         deciding = np.array(result.deciding, np.int64) + index * self.runner.lanes.stride
         entry_of = self.runner.lanes.entry_of[deciding]
-        for number, slots in enumerate(self.policy_slots):
-            slots.where = np.flatnonzero(entry_of == number)
-            slots.positions = slots.where.tolist()
-            if slots.positions:
-                masks = [result.masks[position] for position in slots.positions] if slots.spaces.masked else []
-                seen = self.envs.states[index] if slots.sees_state else None
-                state = None if seen is None else np.stack([seen] * len(slots.positions))
-                slots.set_observations([result.observations[position] for position in slots.positions], masks, state)
-        return deciding, self.history.hashes_with_pending(deciding, self.policy_slots)
+        for number, acting in enumerate(self.acting_policies):
+            acting.where = np.flatnonzero(entry_of == number)
+            acting.positions = acting.where.tolist()
+            if acting.positions:
+                masks = [result.masks[position] for position in acting.positions] if acting.spaces.masked else []
+                seen = self.envs.states[index] if acting.sees_state else None
+                state = None if seen is None else np.stack([seen] * len(acting.positions))
+                acting.set_observations([result.observations[position] for position in acting.positions], masks, state)
+        return deciding, self.history.hashes_with_pending(deciding, self.acting_policies)
 
     def _receive(self, index: int, result: StepResult, acted: Array) -> None:
         adapter, lanes = self.envs.adapters[index], self.runner.lanes

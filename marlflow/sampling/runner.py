@@ -16,14 +16,13 @@ from marlflow.base.arrays import Array
 from marlflow.base.encoder import ObservationOutside
 from marlflow.base.errors import EnvironmentFailed
 from marlflow.base.random import RowRandom
+from marlflow.sampling.acting_policy import ActingPolicy
 from marlflow.sampling.action_history import History
 from marlflow.sampling.env_source import EnvSource, LaneStep, lanes_in
 from marlflow.sampling.episodes import EpisodeSource
-from marlflow.sampling.faults import fault_of
 from marlflow.sampling.lanes import NO_EPISODE, Lanes
-from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.protocol import Matchup
-from marlflow.sampling.receipts import CompiledCalls, EpisodeResult
+from marlflow.sampling.receipts import CompiledCalls, EpisodeResult, fault_of
 from marlflow.sampling.segment_builder import SegmentBuilder
 
 
@@ -41,7 +40,7 @@ class Runner:
         builder: SegmentBuilder | None,
         history: History | None = None,
     ) -> None:
-        self._envs, self._policy_slots, self.lanes = envs, lanes.table.policy_slots, lanes
+        self._envs, self._acting_policies, self.lanes = envs, lanes.table.acting_policies, lanes
         self._episodes, self._builder, self._history = episodes, builder, history
         self._env_indices, self._is_declared = np.array(envs.env_indices, np.int64), envs.first.declared
         self.halt()
@@ -71,7 +70,7 @@ class Runner:
 
     def resume(self) -> None:
         """Continue the episodes that run in the environments."""
-        self._acting: list[PolicySlots] = []
+        self._acting: list[ActingPolicy] = []
         self._gather(steady=False)
 
     def begin(self) -> None:
@@ -112,24 +111,24 @@ class Runner:
         if builder is not None:
             cells = builder.open_next(deciding, envs.env_steps[self._deciding_env], t_agent)
         if self._history is not None:
-            self._history.observe(deciding, self._policy_slots)
+            self._history.observe(deciding, self._acting_policies)
         # Counter-based: an agent's random numbers do not depend on the other lanes of the batch.
         random = RowRandom(lanes.keys[deciding], t_agent, self._deciding_env_indices)
         envs.clear_actions()
-        for slots in self._acting:
-            where, seen, memory = slots.where, slots.seen, slots.memory
-            generator = random if slots.in_order and len(where) == len(deciding) else random.only(where)
-            recalled = None if memory is None else memory.recall(slots.lanes)
+        for acting in self._acting:
+            where, seen, memory = acting.where, acting.seen, acting.memory
+            generator = random if acting.in_order and len(where) == len(deciding) else random.only(where)
+            recalled = None if memory is None else memory.recall(acting.lanes)
             began = perf_counter()
-            acted = slots.act(recalled, generator)
+            acted = acting.act(recalled, generator)
             self.policy_s += perf_counter() - began
             if memory is not None:
-                seen = {**seen, **memory.update(slots.lanes, acted.memory, slots.version)}
-            if slots.buffer is not None and cells is not None:
-                slots.buffer.write(slots.rows, cells[where], seen, acted.action, acted.behavior_logp)
-            envs.put_actions(slots, acted.action)
+                seen = {**seen, **memory.update(acting.lanes, acted.memory, acting.version)}
+            if acting.buffer is not None and cells is not None:
+                acting.buffer.write(acting.rows, cells[where], seen, acted.action, acted.behavior_logp)
+            envs.put_actions(acting, acted.action)
             if self._history is not None:
-                self._history.record_actions(slots, acted.action)
+                self._history.record_actions(acting, acted.action)
         t_agent += 1
         lanes.t_agent[deciding] = t_agent
 
@@ -160,7 +159,7 @@ class Runner:
         numbers = set(entry_of.tolist())
         for number in sorted(numbers):
             of_number = slice(None) if len(numbers) == 1 else entry_of == number
-            slots, at, has_terminated = self._policy_slots[number], lanes[of_number], terminated[of_number]
+            acting, at, has_terminated = self._acting_policies[number], lanes[of_number], terminated[of_number]
             while len(at):
                 if broken:
                     sound = self._are_sound(at, broken)
@@ -168,14 +167,14 @@ class Runner:
                     if not len(at):
                         break
                 try:
-                    finals = None if slots.buffer is None else self._envs.finals(slots, at)
+                    finals = None if acting.buffer is None else self._envs.finals(acting, at)
                 except ObservationOutside as outside:
                     index, slot = divmod(int(at[outside.index]), self.lanes.stride)
                     broken[index] = self._envs.failure(index, slot, f"the final {outside.reason}")
                     continue
                 # An observation of another policy may yet break their environment: its segments are discarded then.
                 rows, episodes = self.lanes.row_of[at], self.lanes.episode[at]
-                builder.end_segments(at, rows, has_terminated, episodes, slots, finals)
+                builder.end_segments(at, rows, has_terminated, episodes, acting, finals)
                 break
 
     def _are_sound(self, lanes: Array, broken: Mapping[int, object]) -> Array:
@@ -268,11 +267,11 @@ class Runner:
             if not steady:
                 self._assign_deciding()
             try:
-                for slots in self._acting:
-                    slots.set_observations(*self._envs.seen(slots))
+                for acting in self._acting:
+                    acting.set_observations(*self._envs.seen(acting))
                 return
             except ObservationOutside as outside:
-                index, slot = divmod(int(slots.lanes[outside.index]), self.lanes.stride)
+                index, slot = divmod(int(acting.lanes[outside.index]), self.lanes.stride)
                 self._discard({index: self._envs.failure(index, slot, f"the {outside.reason}")})
                 self._reset([index])
                 steady = False
@@ -283,11 +282,11 @@ class Runner:
         self._deciding_env = self.lanes.env_of[self.deciding]
         self._deciding_env_indices = self._env_indices[self._deciding_env]
         entry_of = self.lanes.entry_of[self.deciding]
-        counts = np.bincount(entry_of, minlength=len(self._policy_slots)).tolist()
-        for number, slots in enumerate(self._policy_slots):
-            if counts[number] or len(slots.lanes) or slots.positions:
-                slots.set_pending(np.flatnonzero(entry_of == number), self.deciding, self.lanes.row_of)
-        self._acting = [slots for slots in self._policy_slots if slots.positions]
+        counts = np.bincount(entry_of, minlength=len(self._acting_policies)).tolist()
+        for number, acting in enumerate(self._acting_policies):
+            if counts[number] or len(acting.lanes) or acting.positions:
+                acting.set_pending(np.flatnonzero(entry_of == number), self.deciding, self.lanes.row_of)
+        self._acting = [acting for acting in self._acting_policies if acting.positions]
 
 
 class Ended(NamedTuple):

@@ -38,11 +38,11 @@ def merged(states: Sequence[Tree]) -> Tree:
     if any(other != agents[0] for other in agents):
         raise CheckpointUnusable([f"the workers' environments have different agents: {agents}"])
     names = dict.fromkeys(name for state in states for name in state["tables"])
-    return {
-        "agents": agents[0],
-        "envs": [env for state in states for env in state["envs"]],
-        "tables": {name: _stacked([s["tables"][name] for s in states if name in s["tables"]]) for name in names},
-    }
+    tables = {}
+    for name in names:
+        parts = [state["tables"][name] for state in states if name in state["tables"]]
+        tables[name] = {column: np.concatenate([part[column] for part in parts]) for column in parts[0]}
+    return {"agents": agents[0], "envs": [env for state in states for env in state["envs"]], "tables": tables}
 
 
 def files_recorded(states: Sequence[Tree]) -> dict[str, dict[str, int]]:
@@ -83,7 +83,3 @@ def by_lane(table: StateTable, env_indices: Sequence[int], stride: int) -> dict[
     index = np.array([position[env_index] for env_index in table["env"].tolist()], np.int64)
     columns = {name: column for name, column in table.items() if name not in ("env", "slot")}
     return {"lane": index * stride + table["slot"], **columns}
-
-
-def _stacked(tables: Sequence[StateTable]) -> dict[str, Array]:
-    return {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}

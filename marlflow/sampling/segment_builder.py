@@ -15,10 +15,9 @@ import numpy as np
 
 from marlflow.base.arrays import Array
 from marlflow.batches.batch import Batch
-from marlflow.sampling.credited import Credited
+from marlflow.sampling.acting_policy import ActingPolicy
 from marlflow.sampling.env_source import Finals
-from marlflow.sampling.lanes import Lanes
-from marlflow.sampling.policy_slots import PolicySlots
+from marlflow.sampling.lanes import Credited, Lanes
 from marlflow.sampling.receipts import PolicyReceipt
 from marlflow.sampling.step_buffer import Segments, StepBuffer, ranges
 
@@ -27,7 +26,7 @@ class Ticks(NamedTuple):
     """What T ticks gave, [T, lanes]: whether lanes acted, and ended then.
 
     `infos` [S, T, lanes] are the stepped info columns, those in rows first, NaN where there is no number.
-    `entry_of` has the lanes' policy slots by number, -1 without a policy.
+    `entry_of` has the lanes' acting policies by number, -1 without a policy.
     """
 
     decided: Array
@@ -54,10 +53,10 @@ class SegmentBuilder:
 
     def __init__(self, of_lanes: Lanes) -> None:
         # By number; there may be more after a cut.
-        self._policy_slots = of_lanes.table.policy_slots
-        # Each lane's policy slots by number (-1: none), [lanes]; it changes between episodes only.
+        self._acting_policies = of_lanes.table.acting_policies
+        # Each lane's acting policy by number (-1: none), [lanes]; it changes between episodes only.
         self._entry_of = entry_of = of_lanes.entry_of
-        lanes, num_entries = len(entry_of), len(self._policy_slots)
+        lanes, num_entries = len(entry_of), len(self._acting_policies)
         self.is_open = np.zeros(lanes, bool)
         """Whether each lane has an open row, [lanes]."""
         # The cell of the open row; without one, the cell of the next.
@@ -77,15 +76,15 @@ class SegmentBuilder:
         self._ended: dict[str, list[tuple[Segments, Array]]] = {}
 
     def renumber(self) -> None:
-        """Resize for new policy slots, after a cut."""
+        """Resize for new acting policies, after a cut."""
         for credited in self._credited:
-            credited.renumber(len(self._policy_slots))
+            credited.renumber(len(self._acting_policies))
 
     def widen(self, capacity: int) -> None:
         """Make room for `capacity` rows per lane."""
-        for slots in self._policy_slots:
-            if slots.buffer is not None:
-                slots.buffer.widen(capacity)
+        for acting in self._acting_policies:
+            if acting.buffer is not None:
+                acting.buffer.widen(capacity)
         missing = capacity - self._capacity
         if missing > 0:
             self._t_env, self._t_agent = (
@@ -166,7 +165,7 @@ class SegmentBuilder:
         self._rewards.add_unattributed(lanes, rewards)
 
     def end_segments(
-        self, lanes: Array, rows: Array, terminated: Array, episode: Array, slots: PolicySlots, finals: Finals | None
+        self, lanes: Array, rows: Array, terminated: Array, episode: Array, acting: ActingPolicy, finals: Finals | None
     ) -> None:
         """End the trajectories of N lanes of one policy, which have open rows.
 
@@ -176,20 +175,20 @@ class SegmentBuilder:
         cell, start = self._cell[lanes], self._start[lanes]
         self._complete(lanes, cell)
         self._start[lanes] = cell + 1
-        if slots.buffer is None or finals is None:
+        if acting.buffer is None or finals is None:
             return
         seen, missing = dict(finals.seen), finals.missing
-        if slots.memory is not None:
-            seen["memory"] = slots.memory.recall(lanes if missing is None else lanes[~missing])
+        if acting.memory is not None:
+            seen["memory"] = acting.memory.recall(lanes if missing is None else lanes[~missing])
         if missing is not None:
             # Without a final observation, bootstrap from the last one and the memory before it.
             for name in seen.keys() - {"state"}:
-                at_last = slots.buffer.data[name][rows, cell]
+                at_last = acting.buffer.data[name][rows, cell]
                 at_last[~missing] = seen[name]
                 seen[name] = at_last
         carried = self._carried[lanes] & (start == 0)
         segments = Segments(rows, start, cell + 1, terminated, ~terminated, carried, episode, seen)
-        self.add_segments(slots.policy, segments, lanes)
+        self.add_segments(acting.policy, segments, lanes)
 
     def end_episode(self, lanes: slice | Array) -> None:
         """End the episodes of `lanes`: rewards since the agents' ends belong to no row."""
@@ -199,16 +198,16 @@ class SegmentBuilder:
     def discard(self, lanes: slice, episode: int) -> int:
         """Discard the rows of a broken episode; return how many were recorded."""
         lost = 0
-        for number, slots in enumerate(self._policy_slots):
-            if slots.buffer is None:
+        for number, acting in enumerate(self._acting_policies):
+            if acting.buffer is None:
                 continue
             played = np.flatnonzero(self._entry_of[lanes] == number) + lanes.start
             # The rows of the running segment, then the ended segments of the same episode.
             lost += int((self._cell[played] - self._start[played] + self.is_open[played]).sum())
-            for segments, of_lanes in self._ended.pop(slots.policy, []):
+            for segments, of_lanes in self._ended.pop(acting.policy, []):
                 is_lost = (of_lanes >= lanes.start) & (of_lanes < lanes.stop) & (segments.episode == episode)
                 lost += int((segments.stop - segments.start)[is_lost].sum())
-                self.add_segments(slots.policy, segments.take(~is_lost), of_lanes[~is_lost])
+                self.add_segments(acting.policy, segments.take(~is_lost), of_lanes[~is_lost])
         # Discarded cells stay unused until the next cut.
         self._cell[lanes] += self.is_open[lanes]
         self._start[lanes] = self._cell[lanes]
@@ -227,17 +226,17 @@ class SegmentBuilder:
 
         `episodes` [lanes] has the running episodes.
         """
-        for slots in self._policy_slots:
-            lanes = slots.lanes[self.is_open[slots.lanes]]
+        for acting in self._acting_policies:
+            lanes = acting.lanes[self.is_open[acting.lanes]]
             self._complete(lanes, self._cell[lanes])
         # As in `open_next`: rewards without an open row.
         idle = np.flatnonzero(~self.is_open)
         for credited in self._credited:
             credited.leave(idle)
         cuts = {
-            slots.policy: self._cut(number, slots, slots.buffer, episodes)
-            for number, slots in enumerate(self._policy_slots)
-            if slots.buffer is not None
+            acting.policy: self._cut(number, acting, acting.buffer, episodes)
+            for number, acting in enumerate(self._acting_policies)
+            if acting.buffer is not None
         }
         for credited in self._credited:
             credited.unattributed[:] = 0.0
@@ -252,9 +251,11 @@ class SegmentBuilder:
         self.is_open[lanes] = False
         self._cell[lanes] = cell + 1
 
-    def _cut(self, number: int, slots: PolicySlots, buffer: StepBuffer, episodes: Array) -> tuple[PolicyReceipt, Batch]:
-        running = self._running(number, slots, buffer, episodes)
-        ended = [segments for segments, _ in self._ended.pop(slots.policy, [])]
+    def _cut(
+        self, number: int, acting: ActingPolicy, buffer: StepBuffer, episodes: Array
+    ) -> tuple[PolicyReceipt, Batch]:
+        running = self._running(number, acting, buffer, episodes)
+        ended = [segments for segments, _ in self._ended.pop(acting.policy, [])]
         segments = Segments.concat([*ended, running]) if ended else running
         lanes = buffer.lanes[segments.row]
         # Sorted by lane, because the order of rows depends on which lane a policy played first.
@@ -264,11 +265,11 @@ class SegmentBuilder:
         rows = buffer.cut(segments)
         at = ranges(lanes * self._capacity + segments.start, length)
         rows["reward"] = self._rewards.take(at)
-        for name in slots.info_columns:
+        for name in acting.info_columns:
             rows[name] = self._columns[name].take(at)
         rows["t_env"], rows["t_agent"] = (column.take(at) for column in self._flat)
         # A carried row was acted on by the version of an earlier collect.
-        rows["version"] = np.full(len(at), slots.version, np.int64)
+        rows["version"] = np.full(len(at), acting.version, np.int64)
         carried = segments.carried
         firsts = np.cumsum(length) - length
         rows["version"][firsts[carried]] = self._carried_version[lanes[carried]]
@@ -281,13 +282,13 @@ class SegmentBuilder:
             "lane": lanes,
             **{_BOOTSTRAPS[name]: column for name, column in segments.bootstrap.items()},
         }
-        if slots.memory is not None:
+        if acting.memory is not None:
             table |= {"memory": rows["memory"][firsts], "memory_version": rows.pop("memory_version")[firsts]}
         reward = float(self._rewards.unattributed[number])
-        infos = {n: float(self._columns[n].unattributed[number]) for n in slots.info_columns if self._columns[n].adds}
-        return PolicyReceipt(len(at), int(carried.sum()), reward, slots.version, (), infos), Batch(rows, table)
+        infos = {n: float(self._columns[n].unattributed[number]) for n in acting.info_columns if self._columns[n].adds}
+        return PolicyReceipt(len(at), int(carried.sum()), reward, acting.version, (), infos), Batch(rows, table)
 
-    def _running(self, number: int, slots: PolicySlots, buffer: StepBuffer, episodes: Array) -> Segments:
+    def _running(self, number: int, acting: ActingPolicy, buffer: StepBuffer, episodes: Array) -> Segments:
         """Return the unfinished segments, bootstrapped from the pending observation or open row."""
         lanes = buffer.lanes
         row = np.flatnonzero((self._cell[lanes] > self._start[lanes]) & (self._entry_of[lanes] == number))
@@ -295,11 +296,11 @@ class SegmentBuilder:
         start, stop = self._start[lanes], self._cell[lanes]
         # Position of each row's pending observation; -1 for a lane with an open row, which waits for its next turn.
         pending_of_row = np.full(buffer.rows, -1)
-        pending_of_row[slots.rows] = np.arange(len(slots.rows))
+        pending_of_row[acting.rows] = np.arange(len(acting.rows))
         pending_of_row = pending_of_row[row]
         has_open_row = pending_of_row < 0
         bootstrap = {}
-        now = slots.seen if slots.memory is None else {**slots.seen, "memory": slots.memory.recall(slots.lanes)}
+        now = acting.seen if acting.memory is None else {**acting.seen, "memory": acting.memory.recall(acting.lanes)}
         for name, seen in now.items():
             bootstrap[name] = column = np.empty((len(row), *seen.shape[1:]), seen.dtype)
             column[~has_open_row] = seen[pending_of_row[~has_open_row]]
@@ -309,8 +310,8 @@ class SegmentBuilder:
         return Segments(row, start, stop, never, never, carried, episodes[lanes], bootstrap)
 
     def _carry(self) -> None:
-        for number, slots in enumerate(self._policy_slots):
-            buffer = slots.buffer
+        for number, acting in enumerate(self._acting_policies):
+            buffer = acting.buffer
             if buffer is None:
                 # Not used: the policy is not recorded.
                 self._carried_version[self.is_open & (self._entry_of == number)] = -1
@@ -320,7 +321,7 @@ class SegmentBuilder:
             buffer.carry(row, cell)
             # A row that stayed open over a whole fragment keeps the version that acted.
             again = self._carried[lanes] & (cell == 0)
-            self._carried_version[lanes] = np.where(again, self._carried_version[lanes], slots.version)
+            self._carried_version[lanes] = np.where(again, self._carried_version[lanes], acting.version)
         open_lanes = np.flatnonzero(self.is_open)
         for column in (self._t_env, self._t_agent):
             column[open_lanes, 0] = column[open_lanes, self._cell[open_lanes]]

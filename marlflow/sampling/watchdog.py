@@ -1,4 +1,4 @@
-"""Watchdog for hanging environments: interrupts the running call with an exception.
+"""Environment calls in bounded time: a watchdog that interrupts hanging ones, deadlines, and closing.
 
 A repeating alarm checks for progress, at no cost per env step. Python code, sleeping, and waiting can be interrupted; C
 code that never returns cannot, and the process is ended.
@@ -11,15 +11,16 @@ import gc
 import signal
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from time import perf_counter
 from types import FrameType
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
-from marlflow.base.errors import ConfigInvalid, EnvironmentHung
-from marlflow.env.frames import their_frames
-from marlflow.sampling.deadline import Deadline
+from marlflow.base.errors import ConfigInvalid, EnvironmentFailed, EnvironmentHung, FaultKind
+from marlflow.env.episode_location import their_frames
+from marlflow.sampling.receipts import Fault
 
 HAS_ALARM: Final = hasattr(signal, "SIGALRM")
 """False on Windows."""
@@ -29,6 +30,8 @@ _CHECKS_PER_TIMEOUT = 4
 _MAX_CHECK_INTERVAL_S = 1.0
 # The file descriptor, because sys.stderr may be replaced.
 _STANDARD_ERROR = 2
+CLOSE_TIMEOUT_S = 10.0
+"""Seconds for closing all environments of a process, or a broken one."""
 
 
 class Overdue(BaseException):
@@ -171,3 +174,88 @@ class Watchdog:
 
 
 _CALLBACKS = (Watchdog._begin_collecting.__code__, Watchdog._end_collecting.__code__)
+
+
+def close_by(timeout_s: float | None = None) -> float:
+    """Return the time, of perf_counter, by which environments are to be closed; None: in CLOSE_TIMEOUT_S."""
+    return perf_counter() + (CLOSE_TIMEOUT_S if timeout_s is None else timeout_s)
+
+
+def close_within(close: Callable[[], Any], where: str, timeout_s: float | None = None) -> Fault | None:
+    """Call `close` for at most `timeout_s` seconds (None: CLOSE_TIMEOUT_S); return a fault of `where`.
+
+    Outside of the main thread, even C code that never returns is abandoned.
+    """
+    timeout_s = CLOSE_TIMEOUT_S if timeout_s is None else timeout_s
+    reason, user_traceback = "it was not closed: others took all of the time that there was", ""
+    if timeout_s > 0:
+        is_main = threading.current_thread() is threading.main_thread()
+        run = _with_alarm if is_main and HAS_ALARM else _in_thread
+        try:
+            run(close, timeout_s)
+            return None
+        except Overdue:
+            reason = f"close() took longer than {timeout_s:.3g} s"
+        except EnvironmentFailed as failure:
+            where, reason, user_traceback = failure.where, failure.reason, failure.user_traceback
+        except Exception as error:  # noqa: BLE001  any error of the user's code; the environment is not used again
+            reason = f"close() raised {type(error).__name__}: {error}"
+    return Fault(FaultKind.CLOSES_FAILED, where, reason, user_traceback, 0)
+
+
+def _with_alarm(close: Callable[[], Any], timeout_s: float) -> None:
+    # It looks four times in a limit, so it notices up to a quarter late.
+    watchdog = Watchdog(0.8 * timeout_s)
+    with watchdog.on_guard():
+        watchdog.begun, watchdog.inside = 1, True
+        try:
+            close()
+        finally:
+            watchdog.inside = False
+
+
+def _in_thread(close: Callable[[], Any], timeout_s: float) -> None:
+    raised: list[Exception] = []
+
+    def run() -> None:
+        try:
+            close()
+        except Exception as error:  # noqa: BLE001  raised below
+            raised.append(error)
+
+    thread = threading.Thread(target=run, name="marlflow-close", daemon=True)
+    thread.start()
+    thread.join(timeout_s)
+    if thread.is_alive():
+        raise Overdue
+    if raised:
+        raise raised[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """A deadline in seconds of time.perf_counter: no episode or step starts after `at_s`.
+
+    A running environment call is interrupted at most `grace_period_s` seconds later.
+    """
+
+    at_s: float
+    grace_period_s: float
+
+    @staticmethod
+    def after(left_s: float, grace_period_s: float) -> Deadline:
+        """Return the deadline in `left_s` seconds."""
+        return Deadline(perf_counter() + left_s, grace_period_s)
+
+    @property
+    def has_passed(self) -> bool:
+        """Whether the deadline has passed."""
+        return perf_counter() >= self.at_s
+
+    def interrupts(self, began_s: float, now_s: float) -> bool:
+        """Return whether to interrupt an environment call begun at `began_s`."""
+        return now_s >= self.at_s and now_s >= min(began_s, self.at_s) + self.grace_period_s
+
+    def __reduce__(self) -> Any:
+        # Pickled as the remaining seconds, because the clocks of processes differ.
+        return Deadline.after, (self.at_s - perf_counter(), self.grace_period_s)

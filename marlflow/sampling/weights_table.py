@@ -17,7 +17,7 @@ from marlflow.base.random import RowRandom
 from marlflow.batches.items import Weights
 from marlflow.policy.actor import Acted, Actor, EvaluationMode, EvaluationModes, Mode, WeightedActor, mode_in
 from marlflow.policy.stacked import ActingMembers, CohortActor, RowGroups, members_of
-from marlflow.sampling.policy_slots import PolicySlots
+from marlflow.sampling.acting_policy import ActingPolicy
 from marlflow.sampling.population import WORKER_MEMBERS
 from marlflow.sampling.protocol import FrozenPolicy
 
@@ -79,8 +79,8 @@ class CohortMembers:
             self._free.append(slot)
 
 
-class FrozenCohort(PolicySlots):
-    """The pending lanes of frozen entries whose live policy has the slots `live`; records nothing.
+class FrozenCohort(ActingPolicy):
+    """The pending lanes of frozen entries whose live policy acts as `live`; records nothing.
 
     A lane's row is its member's slot.
     """
@@ -88,7 +88,7 @@ class FrozenCohort(PolicySlots):
     in_order = False
 
     def __init__(
-        self, name: str, live: PolicySlots, members: CohortMembers, lanes_of_worker: int, mode: Mode = "explore"
+        self, name: str, live: ActingPolicy, members: CohortMembers, lanes_of_worker: int, mode: Mode = "explore"
     ) -> None:
         # The live actor only says whether members have a memory.
         super().__init__(name, live.actor, live.spaces, lanes_of_worker, recorded=False, mode=mode)
@@ -110,27 +110,27 @@ class FrozenCohort(PolicySlots):
 
 
 class Seat(NamedTuple):
-    """The policy slots of a lane, by number, and its row there: in the buffer, or its member's slot in a cohort."""
+    """The acting policy of a lane, by number, and its row there: in the buffer, or its member's slot in a cohort."""
 
     number: int
     row: int
 
 
 class WeightsTable:
-    """The policy slots of a worker, numbered: `live` first, then cohorts of frozen entries in order of arrival."""
+    """The acting policies of a worker, numbered: `live` first, then cohorts of frozen entries in order of arrival."""
 
     def __init__(
         self,
-        live: Sequence[PolicySlots],
+        live: Sequence[ActingPolicy],
         make_actors: Mapping[str, Callable[[], Actor]],
         publishing_critics: Collection[str],
         worker_members: int = WORKER_MEMBERS,
     ) -> None:
-        self.policy_slots = list(live)
+        self.acting_policies = list(live)
         """By number; changed in place, so it may be shared."""
-        self.live = {slots.policy: slots for slots in live}
+        self.live = {acting.policy: acting for acting in live}
         """By policy."""
-        self._numbers = {slots.policy: number for number, slots in enumerate(live)}
+        self._numbers = {acting.policy: number for number, acting in enumerate(live)}
         # By frozen entry, in order of arrival, and by live policy that never changes.
         self._cohort_of: dict[str, FrozenCohort] = {}
         # By name.
@@ -184,7 +184,7 @@ class WeightsTable:
             cohort.members.add(entry, frozen_policy)
             self._cohort_of[entry] = cohort
 
-    def _cohort_for(self, frozen: FrozenPolicy, live: PolicySlots, lanes: int) -> FrozenCohort:
+    def _cohort_for(self, frozen: FrozenPolicy, live: ActingPolicy, lanes: int) -> FrozenCohort:
         # Members of a cohort have the same scheduled values, by name.
         name = f"{frozen.policy}@({', '.join(sorted(frozen.scheduled))})"
         if name not in self._cohorts:
@@ -194,9 +194,9 @@ class WeightsTable:
         return self._cohorts[name]
 
     def _append(self, cohort: FrozenCohort) -> None:
-        self._numbers[cohort.policy] = len(self.policy_slots)
+        self._numbers[cohort.policy] = len(self.acting_policies)
         self._cohorts[cohort.policy] = cohort
-        self.policy_slots.append(cohort)
+        self.acting_policies.append(cohort)
 
     def remove(self, entries: Collection[str]) -> None:
         """Remove frozen entries that no lane uses."""
@@ -211,7 +211,7 @@ class WeightsTable:
 
     def for_evaluation(self, lanes: int, modes: EvaluationModes) -> WeightsTable:
         """Return the same entries and actors for `lanes` other lanes, without recording, acting in `modes`."""
-        live = [slots.for_evaluation(lanes, mode_in(modes, name, name)) for name, slots in self.live.items()]
+        live = [acting.for_evaluation(lanes, mode_in(modes, name, name)) for name, acting in self.live.items()]
         table = WeightsTable(live, {}, ())
         for entry, cohort in self._cohort_of.items():
             policy = entry if entry in self.live else cohort.live.policy
@@ -225,9 +225,9 @@ class WeightsTable:
         """
         modes: dict[str, EvaluationMode] = {}
         for entry in self:
-            slots = self._cohort_of.get(entry) or self.live[entry]
-            if slots.draws is not None and not isinstance(slots.actor, CohortActor):
-                modes[entry] = "sampled" if slots.draws else "greedy"
+            acting = self._cohort_of.get(entry) or self.live[entry]
+            if acting.draws is not None and not isinstance(acting.actor, CohortActor):
+                modes[entry] = "sampled" if acting.draws else "greedy"
         return modes
 
     def _in_mode(self, cohort: FrozenCohort, mode: Mode, lanes: int) -> FrozenCohort:

@@ -1,4 +1,7 @@
-"""The rollout worker (RLlib's EnvRunner): steps vectorized environments and returns the rows of each policy."""
+"""The rollout worker (RLlib's EnvRunner): steps vectorized environments and returns the rows of each policy.
+
+A referee is one that plays matches in a process of its own, so that games of a league do not hold up sampling.
+"""
 
 from __future__ import annotations
 
@@ -18,27 +21,24 @@ from marlflow.batches.items import Weights
 from marlflow.env.batched.protocol import FUNCTIONAL_ENVIRONMENTS, is_functional
 from marlflow.policy.actor import Actor, EvaluationModes, WeightedActor
 from marlflow.policy.adapted import AdaptingActor
-from marlflow.sampling import env_closing as closing
+from marlflow.sampling.acting_policy import ActingPolicy
 from marlflow.sampling.action_history import History
 from marlflow.sampling.batched_pool import BatchedEnvPool
 from marlflow.sampling.env_pool import EnvPool
 from marlflow.sampling.env_source import EnvSource
 from marlflow.sampling.episodes import TrainingEpisodes
 from marlflow.sampling.evaluation import EvaluationEnvs
-from marlflow.sampling.faults import FaultLog
 from marlflow.sampling.lanes import Lanes
 from marlflow.sampling.phases import adapting_actors, concat_phases, phase_ticks
-from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.protocol import NOTHING_NEW, EvaluationRequest, FrozenPolicy, Request, RowWriter
-from marlflow.sampling.receipts import CompiledCalls, Evaluated, Fault, PolicyReceipt, Receipt
+from marlflow.sampling.receipts import CompiledCalls, Evaluated, Fault, FaultLog, PolicyReceipt, Receipt
 from marlflow.sampling.replayed_state import ReplayedState
 from marlflow.sampling.runner import Runner
-from marlflow.sampling.sampler_config import SamplerConfig, policy_spaces
+from marlflow.sampling.sampler_config import SamplerConfig, WorkerStages, policy_spaces
 from marlflow.sampling.saved_state import ResumeReport
 from marlflow.sampling.segment_builder import SegmentBuilder
-from marlflow.sampling.watchdog import Watchdog
+from marlflow.sampling.watchdog import Watchdog, close_by
 from marlflow.sampling.weights_table import WeightsTable
-from marlflow.sampling.worker_stages import WorkerStages
 from marlflow.sampling.worker_state import SnapshotState, WorkerState
 
 
@@ -104,11 +104,11 @@ class RolloutWorker:
         live = []
         for policy, of_policy in spaces.items():
             seen_state = state if policy in config.with_state else None
-            slots = PolicySlots(
+            acting = ActingPolicy(
                 policy, self._actors[policy], of_policy, num_lanes, policy in self._recorded, seen_state
             )
-            slots.info_columns = config.columns.of_policy(policy)
-            live.append(slots)
+            acting.info_columns = config.columns.of_policy(policy)
+            live.append(acting)
         table = WeightsTable(live, actors, config.publishing_critics, config.worker_members)
         for cohort in config.cohorts:
             scheduled = {policy: values for policy, values in cohort.items() if policy not in self._recorded}
@@ -196,11 +196,11 @@ class RolloutWorker:
     def _drop_unfinished(self, policies: Collection[str]) -> None:
         # Open rows have actions of the weights before the reset, and memories were computed by them.
         for policy in policies:
-            if (slots := self._table.live.get(policy)) is not None:
-                lanes = np.flatnonzero(self._runner.lanes.entry_of == self._table.policy_slots.index(slots))
+            if (acting := self._table.live.get(policy)) is not None:
+                lanes = np.flatnonzero(self._runner.lanes.entry_of == self._table.acting_policies.index(acting))
                 self._builder.drop_open(lanes)
-                if slots.memory is not None:
-                    slots.memory.begin(lanes)
+                if acting.memory is not None:
+                    acting.memory.begin(lanes)
 
     def _write_fault(self, error: OSError) -> Fault:
         where = f"records of rollout worker {self._config.worker}"
@@ -327,10 +327,10 @@ class RolloutWorker:
 
     def _load(self, weights: Mapping[str, Weights]) -> None:
         for policy, new in weights.items():
-            slots = self._table.live.get(policy)
-            if slots is not None and slots.version != new.version:
+            acting = self._table.live.get(policy)
+            if acting is not None and acting.version != new.version:
                 # Live entries only: a frozen entry has the version that it was frozen with.
-                slots.load(new, policy in self._config.publishing_critics)
+                acting.load(new, policy in self._config.publishing_critics)
 
     def evaluate(self, request: EvaluationRequest) -> Evaluated:
         self._add_frozen(request.frozen)
@@ -346,7 +346,7 @@ class RolloutWorker:
         return replace(evaluated, faults=self._faults.take())
 
     def close(self, timeout_s: float | None = None) -> tuple[Fault, ...]:
-        deadline_s = perf_counter() + (closing.CLOSE_TIMEOUT_S if timeout_s is None else timeout_s)
+        deadline_s = close_by(timeout_s)
         # Environment faults left here are of a collect that raised, which has reported them.
         faults = [fault for fault in self._faults.take() if not fault.kind.of_environment]
         try:
@@ -355,3 +355,33 @@ class RolloutWorker:
         except OSError as error:
             faults.append(self._write_fault(error))
         return (*faults, *self._envs.close(deadline_s), *self._evaluation.close(deadline_s))
+
+
+def worker_name(number: int, num_workers: int) -> str:
+    """Return the name of a worker's process; those from `num_workers` on are referees.
+
+    >>> worker_name(1, num_workers=2), worker_name(2, num_workers=2)
+    ('rollout worker 1', 'referee 0')
+    """
+    return f"rollout worker {number}" if number < num_workers else f"referee {number - num_workers}"
+
+
+class Referee:
+    """Plays evaluation episodes by `worker`, and samples nothing.
+
+    Frozen entries are removed after each call, because the next matches mostly have others.
+    """
+
+    def __init__(self, worker: RolloutWorker) -> None:
+        self._worker = worker
+
+    def evaluate(self, request: EvaluationRequest) -> Evaluated:
+        """Play evaluation episodes; see `Worker.evaluate`."""
+        try:
+            return self._worker.evaluate(request)
+        finally:
+            self._worker.remove_frozen(request.frozen)
+
+    def close(self, timeout_s: float | None = None) -> tuple[Fault, ...]:
+        """Close all environments, within `timeout_s` seconds if given; return faults."""
+        return self._worker.close(timeout_s)

@@ -16,10 +16,10 @@ import numpy as np
 from marlflow.base.arrays import Array
 from marlflow.base.errors import CheckpointUnusable, EnvironmentFailed
 from marlflow.base.serialization import Tree
+from marlflow.sampling.acting_policy import ActingPolicy
 from marlflow.sampling.batched_pool import BatchedEnvPool
 from marlflow.sampling.env_source import EnvSource
 from marlflow.sampling.episodes import RESTARTED_EPISODE, TrainingEpisodes
-from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.runner import Runner
 from marlflow.sampling.saved_state import ResumeReport, StateTable, by_env, by_lane, only_rows
 from marlflow.sampling.segment_builder import SegmentBuilder
@@ -54,9 +54,9 @@ class WorkerState(ABC):
     runner: Runner
 
     @property
-    def policy_slots(self) -> Sequence[PolicySlots]:
+    def acting_policies(self) -> Sequence[ActingPolicy]:
         """All policies and cohorts, by number."""
-        return self.runner.lanes.table.policy_slots
+        return self.runner.lanes.table.acting_policies
 
     def state(self) -> Tree:
         """Return the state by environment (see `saved_state`)."""
@@ -97,13 +97,13 @@ class WorkerState(ABC):
         of_lanes = {"lane": at, "returns": lanes.returns[at], "t_agent": lanes.t_agent[at], **columns}
         tables = {name: of_lanes, "open": self.builder.open_rows()}
         known = lanes.assigned_in(running)
-        for number, slots in enumerate(self.policy_slots):
-            if slots.buffer is not None:
-                tables[f"rows.{slots.policy}"] = self.builder.seen_in_open_rows(number, slots.buffer)
+        for number, acting in enumerate(self.acting_policies):
+            if acting.buffer is not None:
+                tables[f"rows.{acting.policy}"] = self.builder.seen_in_open_rows(number, acting.buffer)
             # No table for a policy without lanes: a frozen entry may be in the table and play nowhere.
             played = known[lanes.entry_of[known] == number]
-            if slots.memory is not None and len(played):
-                tables[f"memory.{slots.policy}"] = {"lane": played, **slots.memory.state(played)}
+            if acting.memory is not None and len(played):
+                tables[f"memory.{acting.policy}"] = {"lane": played, **acting.memory.state(played)}
         if lanes.has_infos:
             tables[INFOS] = {"lane": at, **dict(zip(lanes.columns.names, lanes.infos[:, at], strict=True))}
         return {n: by_env(table, self.envs.env_indices, lanes.stride) for n, table in tables.items()}
@@ -138,17 +138,19 @@ class WorkerState(ABC):
         agents = list(adapter.agents) if adapter.declared else None
         if tree["agents"] != agents:
             problems.append(f"the environment has agents {agents}, and what is kept is of {tree['agents']}")
-        for slots in self.policy_slots:
+        for acting in self.acting_policies:
             wanted = {
-                "rows": None if slots.buffer is None else {n: c[:0, 0] for n, c in slots.buffer.data.items()},
-                "memory": None if slots.memory is None else slots.memory.state(none),
+                "rows": None if acting.buffer is None else {n: c[:0, 0] for n, c in acting.buffer.data.items()},
+                "memory": None if acting.memory is None else acting.memory.state(none),
             }
             for kind, columns in wanted.items():
-                saved, current = _column_types(tables.get(f"{kind}.{slots.policy}")), _column_types(columns)
+                saved, current = _column_types(tables.get(f"{kind}.{acting.policy}")), _column_types(columns)
                 # Saved rows of a policy that is not recorded any more are ignored.
                 must_match = kind == "memory" or columns is not None
-                if f"{kind}.{slots.policy}" in tables and must_match and saved != current:
-                    problems.append(f"the {kind} of policy {slots.policy!r} are kept as {saved}, and now are {current}")
+                if f"{kind}.{acting.policy}" in tables and must_match and saved != current:
+                    problems.append(
+                        f"the {kind} of policy {acting.policy!r} are kept as {saved}, and now are {current}"
+                    )
         if problems:
             raise CheckpointUnusable(problems)
 
@@ -159,17 +161,17 @@ class WorkerState(ABC):
     def restore_open(self, tables: Mapping[str, StateTable]) -> None:
         """Restore the open rows and memories of episodes that have begun again."""
         # The observations of open rows were not saved for a policy that was not recorded, so these rows are dropped.
-        numbered = enumerate(self.policy_slots)
-        new = [n for n, slots in numbered if slots.buffer is not None and f"rows.{slots.policy}" not in tables]
+        numbered = enumerate(self.acting_policies)
+        new = [n for n, acting in numbered if acting.buffer is not None and f"rows.{acting.policy}" not in tables]
         opened = self.by_lane(tables["open"])
         self.builder.reopen(only_rows(opened, ~np.isin(self.runner.lanes.entry_of[opened["lane"]], new)))
-        for slots in self.policy_slots:
-            if slots.buffer is not None and (rows := tables.get(f"rows.{slots.policy}")) is not None:
+        for acting in self.acting_policies:
+            if acting.buffer is not None and (rows := tables.get(f"rows.{acting.policy}")) is not None:
                 of_lane = self.by_lane(rows)
-                slots.buffer.reopen(slots.buffer.rows_of(of_lane["lane"]), of_lane)
-            if slots.memory is not None and (memory := tables.get(f"memory.{slots.policy}")) is not None:
+                acting.buffer.reopen(acting.buffer.rows_of(of_lane["lane"]), of_lane)
+            if acting.memory is not None and (memory := tables.get(f"memory.{acting.policy}")) is not None:
                 of_lane = self.by_lane(memory)
-                slots.memory.load_state(of_lane["lane"], of_lane)
+                acting.memory.load_state(of_lane["lane"], of_lane)
 
     def index(self, env: Tree) -> int:
         """Return the position of a saved environment among those of this worker."""

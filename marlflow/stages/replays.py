@@ -17,10 +17,9 @@ from marlflow.flow import StageCall, Traits
 from marlflow.flow.protocols import MOST_AHEAD, RunsAhead
 from marlflow.learner.protocol import Learner
 from marlflow.learner.value_chunks import transitions_of
-from marlflow.replay.n_step import terms_problems, windows
-from marlflow.replay.protocol import Replay
-from marlflow.replay.shards import shard_of
-from marlflow.replay.splitting import memory_columns, sequence_problems, split
+from marlflow.replay.buffer import terms_problems, windows
+from marlflow.replay.protocol import Replay, shard_of
+from marlflow.replay.sequences import memory_columns, sequence_problems, split
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from marlflow.base.errors import ConfigInvalid, InvalidInput
 from marlflow.env.adapter import EnvAdapter, StepResult
 from marlflow.league.sides import sides_of
 from marlflow.policy.actor import AskedMode
-from marlflow.runs.known_names import unknown_agents
+from marlflow.runs.saved_runs import unknown_agents
 from marlflow.trained.team import Team
 
 

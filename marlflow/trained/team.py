@@ -26,13 +26,12 @@ from marlflow.config.recorded import working_in
 from marlflow.config.records import played_environment
 from marlflow.driver.entrants import Entrant, Entrants
 from marlflow.driver.saved_experiment import finished_run, sides_or_none
-from marlflow.env.frames import raised
+from marlflow.env.episode_location import raised
 from marlflow.policy.actor import AskedMode, RecurrentActor
-from marlflow.runs.run_folders import run_folder
 from marlflow.runs.saved_league import SavedRun
-from marlflow.runs.saved_runs import Which
+from marlflow.runs.saved_runs import Which, run_folder
+from marlflow.sampling.acting_policy import ActingPolicy
 from marlflow.sampling.episodes import EVALUATION
-from marlflow.sampling.policy_slots import PolicySlots
 
 
 class TrainedPolicy:
@@ -57,7 +56,7 @@ class TrainedPolicy:
         self._entrant, self._spec = entrant, spec
         # The entrant's other networks, by the names of their policies.
         self._others: dict[str, TrainedPolicy] = {}
-        self._slots = PolicySlots(self.name, self.actor, self.spaces, 0, False)
+        self._slots = ActingPolicy(self.name, self.actor, self.spaces, 0, False)
         self._random = np.random.default_rng()
 
     def __repr__(self) -> str:

@@ -18,7 +18,7 @@ from marlflow.base.arrays import Array
 from marlflow.base.sentences import nearest
 from marlflow.base.spaces import choices_of, components
 from marlflow.env.adapter import StepResult
-from marlflow.sampling.action_decoder import ActionDecoder
+from marlflow.sampling.acting_policy import ActionDecoder
 from marlflow.trained.boards import Board
 from marlflow.trained.games import Decision, Episode, Stopped, Watcher
 

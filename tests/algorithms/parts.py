@@ -13,7 +13,7 @@ import marlflow as mf
 from marlflow.base.arrays import Array
 from marlflow.base.spaces import Spaces
 from marlflow.learner.compute import ON_CPU
-from marlflow.runtime.inline import InlinePlace
+from marlflow.runtime.stage_chain import InlinePlace
 
 NUM_ACTIONS = 3
 SMALL = mf.MLP(hidden_sizes=(4,))

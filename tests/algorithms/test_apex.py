@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import marlflow as mf
-from marlflow.replay.shards import learner_of_replay
-from marlflow.runtime.inline import InlinePlace
+from marlflow.replay.protocol import learner_of_replay
 from marlflow.runtime.spec import LearnerSpec, PolicySpec
+from marlflow.runtime.stage_chain import InlinePlace
 from tests.algorithms.parts import DISCRETE, SMALL, experience, make_learner
 
 

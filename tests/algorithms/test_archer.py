@@ -22,7 +22,7 @@ from marlflow.batches.batch import EstimatedBatch, Transitions
 from marlflow.flow import source
 from marlflow.learner.learner import TorchLearner
 from marlflow.policy.utterance import sampled
-from marlflow.runtime.inline import InlinePlace
+from marlflow.runtime.stage_chain import InlinePlace
 from tests.algorithms.conversations import ACTIONS, LENGTH, SPACES, rows, seen
 from tests.algorithms.parts import SMALL, experience, forward, make_learner, spread_out
 from tests.sentences import sentences

@@ -14,7 +14,7 @@ from marlflow.checks.validation import ready
 from marlflow.config.plans import drawn_plan
 from marlflow.learner.distributed.replicas import AllShardsExchange
 from marlflow.runtime.resources import requests_of
-from marlflow.runtime.sharding import payloads_by_worker
+from marlflow.runtime.stage_chain import payloads_by_worker
 from tests.driver.kept_runs import kept
 from tests.driver.watching import standing
 from tests.runtime.small_runs import SMALL, SMALL_DQN, policies, small_run

@@ -19,7 +19,7 @@ from marlflow.env.games import cartpole_team, pendulum_team
 from marlflow.env.wrappers.shipped import joint_state
 from marlflow.learner.compute import ON_CPU
 from marlflow.runs.saved_runs import newest
-from marlflow.runtime.inline import InlinePlace
+from marlflow.runtime.stage_chain import InlinePlace
 from tests.driver.joint_learning import ThreeGroups, team_run
 from tests.driver.watching import reports
 from tests.runtime.small_runs import small_run, without_times

@@ -17,8 +17,7 @@ from marlflow.base.arrays import Array
 from marlflow.base.serialization import to_bytes
 from marlflow.batches.sequences import cut_sequences
 from marlflow.learner.task_batches import TaskBatch
-from marlflow.runtime.packing import pack_batch, unpack_batch
-from marlflow.runtime.stage_chain import Rows
+from marlflow.runtime.stage_chain import Rows, pack_batch, unpack_batch
 from tests.learner.experience import ragged, transitions
 from tests.learner.group import sequence_transitions
 

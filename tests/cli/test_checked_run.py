@@ -11,7 +11,7 @@ import pytest
 
 from marlflow.base.errors import InvalidInput
 from marlflow.cli.run_folder import checked_run
-from marlflow.runs.checkpoint_notes import Notes
+from marlflow.runs.checkpoint_format import Notes
 from marlflow.runs.checkpoints import CheckpointStore
 
 IDENTITY: dict[str, Any] = {"env": {"agents": ["player_1", "player_2"]}, "policies": {"main": {"algorithm": "ppo"}}}

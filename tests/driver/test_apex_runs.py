@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import marlflow as mf
-from marlflow.replay.shards import first_row_of
+from marlflow.replay.protocol import first_row_of
 from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.ray import RayRuntime
 from marlflow.runtime.ray.handles import FAR_ABOVE

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import marlflow as mf
-from marlflow.runs.checkpoint_files import rows_file, rows_files
+from marlflow.runs.checkpoint_format import rows_file, rows_files
 from marlflow.runs.saved_runs import newest
 from marlflow.runtime.inline import InlineRuntime
 from tests.driver.kept_runs import kept

@@ -14,7 +14,7 @@ from marlflow.check_env import speed
 from marlflow.checks.validation import ready
 from marlflow.env.games.cartpole_team import CartPoleTeam
 from marlflow.runs.saved_runs import newest
-from marlflow.sampling import env_closing as closing
+from marlflow.sampling import watchdog
 from tests.driver.watching import reports
 from tests.runtime.small_runs import small_run
 
@@ -34,7 +34,7 @@ class CloseHangs(CartPoleTeam):
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Time is up soon."""
-    monkeypatch.setattr(closing, "CLOSE_TIMEOUT_S", TIMEOUT_S)
+    monkeypatch.setattr(watchdog, "CLOSE_TIMEOUT_S", TIMEOUT_S)
 
 
 def run(env: type[CartPoleTeam], runtime: Literal["inline", "ray"] = "inline") -> mf.Experiment:

@@ -15,7 +15,7 @@ import marlflow as mf
 from marlflow.driver import train as train_module
 from marlflow.driver.run import Run
 from marlflow.offline.dataset import find_dataset
-from marlflow.runs.checkpoint_notes import notes_of
+from marlflow.runs.checkpoint_format import notes_of
 from marlflow.runs.saved_runs import newest
 from tests.driver.watching import reports
 from tests.runtime.small_runs import policies, small_run

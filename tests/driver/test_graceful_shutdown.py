@@ -18,7 +18,7 @@ from marlflow.env.games.cartpole_team import CartPoleTeam
 from marlflow.observe.sinks import JsonlSink
 from marlflow.runs.saved_runs import newest
 from marlflow.runtime.inline import InlineRuntime
-from marlflow.runtime.ray.local_ray import without_signal_handlers
+from marlflow.runtime.ray.private_api import without_signal_handlers
 from tests.driver.kept_runs import assert_equal, kept, without_times
 from tests.driver.watching import reports
 from tests.runtime.small_runs import small_run

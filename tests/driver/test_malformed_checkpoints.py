@@ -18,7 +18,7 @@ from marlflow.config.checked import CheckedExperiment
 from marlflow.config.experiment import CheckpointConfig, Record
 from marlflow.driver.checkpointing import check_identity
 from marlflow.driver.train import resume, train
-from marlflow.runs.checkpoint_notes import notes_of
+from marlflow.runs.checkpoint_format import notes_of
 from marlflow.runs.saved_runs import newest
 from tests.runtime.kept_folders import rewrite
 from tests.runtime.small_runs import small_run

@@ -80,31 +80,31 @@ def test_a_frozen_entry_acts_by_its_weights_whatever_the_policy_learns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Forced parameters: what was frozen pushes every cart one way, the policy itself the other."""
+    from marlflow.sampling.acting_policy import ActingPolicy
     from marlflow.sampling.env_pool import EnvPool
-    from marlflow.sampling.policy_slots import PolicySlots
     from marlflow.sampling.weights_table import CohortMembers
 
     loaded: dict[str, set[int]] = {}
-    load, add = PolicySlots.load, CohortMembers.add
+    load, add = ActingPolicy.load, CohortMembers.add
 
     def forced(weights: Weights, logits: tuple[int, int]) -> Weights:
         flat = np.zeros_like(weights.flat)
         flat[-2:] = logits
         return Weights(weights.version, flat)
 
-    def forced_live(player: PolicySlots, weights: Weights, with_critic: bool) -> None:
+    def forced_live(player: ActingPolicy, weights: Weights, with_critic: bool) -> None:
         load(player, forced(weights, (-50, 50)), with_critic)
 
     def forced_frozen(members: CohortMembers, entry: str, frozen: FrozenPolicy) -> None:
         loaded.setdefault(entry, set()).add(frozen.weights.version)
         add(members, entry, replace(frozen, weights=forced(frozen.weights, (50, -50))))
 
-    monkeypatch.setattr(PolicySlots, "load", forced_live)
+    monkeypatch.setattr(ActingPolicy, "load", forced_live)
     monkeypatch.setattr(CohortMembers, "add", forced_frozen)
     pushed: dict[str, set[int]] = {}
     put_actions = EnvPool.put_actions
 
-    def watched(envs: EnvPool, player: PolicySlots, action: Any) -> None:
+    def watched(envs: EnvPool, player: ActingPolicy, action: Any) -> None:
         pushed.setdefault(player.policy, set()).update(action.tolist())
         put_actions(envs, player, action)
 

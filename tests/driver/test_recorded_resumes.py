@@ -21,7 +21,7 @@ from marlflow.env.games import cartpole_team
 from marlflow.offline import dataset_writer
 from marlflow.offline.dataset import find_dataset
 from marlflow.runs.saved_runs import newest
-from marlflow.runtime.inline.runtime import InlineWorkers
+from marlflow.runtime.inline import InlineWorkers
 from marlflow.sampling.worker import RolloutWorker
 
 COPIES, ROUND, END = 4, 40, 1_600  # env steps of a round of one worker, and of the whole run

@@ -16,9 +16,9 @@ from marlflow.batches.items import Weights
 from marlflow.driver.stored_members import StoredMembers
 from marlflow.runs.checkpoint_format import tensors_file
 from marlflow.runs.checkpoints import CheckpointStore
-from marlflow.runs.frozen_policies import frozen_file
-from marlflow.runtime.relocation import DriverPlace
-from marlflow.sampling.frozen_store import StoredEntries
+from marlflow.runs.saved_policies import frozen_file
+from marlflow.runtime.stage_chain import InlinePlace
+from marlflow.sampling.population import StoredEntries
 from marlflow.sampling.protocol import FrozenPolicy
 
 SIZE = 100
@@ -48,8 +48,8 @@ class Objects:
         return self.puts
 
     @property
-    def place(self) -> DriverPlace:
-        return DriverPlace(self.held.__getitem__, self.put)
+    def place(self) -> InlinePlace:
+        return InlinePlace(fetch=self.held.__getitem__, put=self.put)
 
 
 what = st.sampled_from(["add", "read", "deal", "remove", "reload"])
@@ -57,7 +57,7 @@ what = st.sampled_from(["add", "read", "deal", "remove", "reload"])
 
 @given(st.lists(st.tuples(what, st.integers(0, 9)), max_size=40))
 def test_every_entry_is_found_and_memory_is_bounded(tmp_path_factory: pytest.TempPathFactory, drawn: Any) -> None:
-    store = StoredMembers(tmp_path_factory.mktemp("run"), DriverPlace(), BYTES_OF_FOUR)
+    store = StoredMembers(tmp_path_factory.mktemp("run"), InlinePlace(), BYTES_OF_FOUR)
     expected: dict[str, FrozenPolicy] = {}
     for step, number in drawn:
         name = f"main@{number}"
@@ -107,7 +107,7 @@ def test_weights_that_are_lost_are_put_again_from_disk(tmp_path: Path) -> None:
 
 def test_a_checkpoint_shares_the_files_and_a_resumed_store_reads_none_before_it_is_dealt(tmp_path: Path) -> None:
     objects = Objects()
-    store = StoredMembers(tmp_path, DriverPlace(), 10**9)
+    store = StoredMembers(tmp_path, InlinePlace(), 10**9)
     checkpoints = CheckpointStore(tmp_path / "checkpoints", keep=1)
     for number in range(3):
         store.add(f"main@{number}", frozen(number))
@@ -128,7 +128,7 @@ def test_a_checkpoint_shares_the_files_and_a_resumed_store_reads_none_before_it_
 
 def test_without_room_on_the_disk_weights_stay_in_memory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "league").write_text("a file, where a folder was to be")
-    store = StoredMembers(tmp_path, DriverPlace(), 0)
+    store = StoredMembers(tmp_path, InlinePlace(), 0)
     with caplog.at_level(logging.WARNING, "marlflow"):
         for number in range(3):
             store.add(f"main@{number}", frozen(number))
@@ -139,7 +139,7 @@ def test_without_room_on_the_disk_weights_stay_in_memory(tmp_path: Path, caplog:
 
 
 def test_a_file_that_was_deleted_is_named_unless_its_weights_are_in_memory(tmp_path: Path) -> None:
-    store = StoredMembers(tmp_path, DriverPlace(), BYTES_OF_FOUR)
+    store = StoredMembers(tmp_path, InlinePlace(), BYTES_OF_FOUR)
     for number in range(6):
         store.add(f"main@{number}", frozen(number))
     for number in (0, 5):

@@ -16,9 +16,8 @@ from pettingzoo.test import parallel_api_test
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.env.games import gridworld, pendulum_team
-from marlflow.env.wrappers.automaton import read_automaton
+from marlflow.env.wrappers.automaton import LabelCondition, read_automaton
 from marlflow.env.wrappers.automaton_task import TaskProgress, automaton
-from marlflow.env.wrappers.conditions import LabelCondition
 
 THEN: dict[str, Any] = {
     "states": ["start", "went", "done", "dead"],
@@ -309,7 +308,7 @@ def test_it_passes_pettingzoos_test(num_agents: int) -> None:
 
 def test_a_formula_is_the_automaton_that_one_would_write() -> None:
     pytest.importorskip("flloat")
-    from marlflow.env.wrappers.ltl import automaton_data
+    from marlflow.env.wrappers.automaton import automaton_data
 
     until = "(!(unsafe)) U (goal1 & !(unsafe) & X((!(unsafe)) U (goal2 & !(unsafe))))"
     task = read_automaton(automaton_data(until))
@@ -332,7 +331,7 @@ def test_a_formula_is_the_automaton_that_one_would_write() -> None:
 )
 def test_formulas_without_an_automaton_are_refused(formula: str, problem: str) -> None:
     pytest.importorskip("flloat")
-    from marlflow.env.wrappers.ltl import automaton_data
+    from marlflow.env.wrappers.automaton import automaton_data
 
     with pytest.raises(ConfigInvalid, match=problem):
         automaton_data(formula)

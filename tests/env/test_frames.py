@@ -13,7 +13,7 @@ from pettingzoo import AECEnv, ParallelEnv
 from pettingzoo.utils import BaseParallelWrapper, BaseWrapper
 
 import marlflow.env
-from marlflow.env.frames import their_frames
+from marlflow.env.episode_location import their_frames
 from marlflow.sampling.watchdog import Overdue, Watchdog
 
 REPOSITORY = Path(__file__).parents[2]
@@ -29,7 +29,6 @@ PART_OF_ONE = ["openspiel_game"]
 NOT_PLAYED = ["spaces_only"]
 """Stands for an environment where records have its agents and spaces, and is never stepped."""
 AROUND_OTHERS = [
-    "grid_team",
     "gymnasium_team",
     "lbf",
     "managed_aec",

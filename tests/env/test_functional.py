@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import marlflow as mf
+from marlflow.env.functional.batch import rarely
 from marlflow.env.functional.own import batched_env
-from marlflow.env.functional.rarely import rarely
 from marlflow.env.make import make_environment
 from tests.driver.resumed_runs import resumes_exactly
 from tests.env.both_versions import compare

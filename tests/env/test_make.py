@@ -14,7 +14,7 @@ from marlflow.env import make_environment
 from marlflow.env.games import cartpole_team
 from marlflow.env.make import EnvMaker, wrapped
 from marlflow.sampling.env_pool import EnvPool
-from marlflow.sampling.faults import FaultLog
+from marlflow.sampling.receipts import FaultLog
 from marlflow.sampling.sampler_config import SamplerConfig
 from marlflow.sampling.watchdog import Watchdog
 

@@ -12,8 +12,8 @@ from pettingzoo import AECEnv
 from pettingzoo.classic import connect_four_v3
 from pettingzoo.test import api_test
 
-from marlflow.env.wrappers.random_opening import RandomOpening
 from marlflow.env.wrappers.shipped import mask_in_info
+from marlflow.env.wrappers.wrapping import RandomOpening
 
 MOVES = 5
 

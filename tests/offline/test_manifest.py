@@ -20,8 +20,14 @@ from marlflow.env.games import cartpole_team
 from marlflow.env.make import Wrapper
 from marlflow.env.spaces_only import SpacesOnlyEnv
 from marlflow.offline.environment import recorded_environment
-from marlflow.offline.manifest import Manifest, environment_described, read_manifest, write_manifest
-from marlflow.offline.spaces import described, spaces_of
+from marlflow.offline.manifest import (
+    Manifest,
+    described,
+    environment_described,
+    read_manifest,
+    spaces_of,
+    write_manifest,
+)
 from tests.base.nested_spaces import trees
 
 SEEN, CHOSEN = gymnasium.spaces.Box(-1, 1, (2,), np.float32), gymnasium.spaces.Discrete(3)

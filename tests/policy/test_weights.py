@@ -14,7 +14,7 @@ import marlflow as mf
 from marlflow.algorithms.shipped import SHIPPED
 from marlflow.base.spaces import Spaces
 from marlflow.learner.compute import Compute
-from marlflow.sampling.policy_slots import PolicySlots
+from marlflow.sampling.acting_policy import ActingPolicy
 
 ACTIONS = {"Discrete": gym.Discrete(4), "Box": gym.Box(-1.0, 1.0, (2,), np.float32)}
 CASES = [(one, name) for one in SHIPPED for name in one.capabilities.actions if name in ACTIONS]
@@ -38,16 +38,16 @@ def test_an_actor_takes_exactly_as_many_parameters_as_it_has(algorithm: mf.Algor
 
 
 @pytest.fixture
-def published() -> tuple[PolicySlots, Any]:
+def published() -> tuple[ActingPolicy, Any]:
     """A worker's player of PPO, and weights of a learner that publishes its critic too."""
     spaces, model = spaces_of("Discrete"), mf.MLP((4,))
     learner = mf.PPO().learner("p", {"p": mf.Member(spaces, model)}, 1, Compute())
     learner.publish_all()
-    return PolicySlots("p", mf.PPO().actor(spaces, model, 2), spaces, 1, False), learner.publish()["p"]
+    return ActingPolicy("p", mf.PPO().actor(spaces, model, 2), spaces, 1, False), learner.publish()["p"]
 
 
 def test_a_critic_after_the_acting_parameters_is_left_out_where_it_is_expected(
-    published: tuple[PolicySlots, Any],
+    published: tuple[ActingPolicy, Any],
 ) -> None:
     player, weights = published
     actor: Any = player.actor

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marlflow.replay.n_step import windows
+from marlflow.replay.buffer import windows
 
 
 def test_a_table_of_three_steps_over_three_segments() -> None:

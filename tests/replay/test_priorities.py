@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marlflow.replay.priorities import SumTree
+from marlflow.replay.sampling import SumTree
 
 SIZES = [1, 2, 31, 32, 33, 1024, 1025, 40_000]
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marlflow.replay.ring import Ring, pieces
+from marlflow.replay.segments import Ring, pieces
 
 
 @given(first=st.integers(0, 100), count=st.integers(0, 10), size=st.integers(10, 12))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import marlflow as mf
-from marlflow.replay.shards import SHARD_SPAN, first_row_of
+from marlflow.replay.protocol import SHARD_SPAN, first_row_of
 from tests.replay.windowed import windowed
 from tests.stages.test_replays import rows
 

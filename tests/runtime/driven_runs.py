@@ -12,7 +12,7 @@ from marlflow.base.errors import FaultKind
 from marlflow.checks.validation import ready
 from marlflow.config.plans import RoundHooks, build_plan
 from marlflow.flow import Executor
-from marlflow.replay.shards import learner_of_replay
+from marlflow.replay.protocol import learner_of_replay
 from marlflow.runtime.protocol import Runtime
 from marlflow.runtime.spec import RunSpec
 from marlflow.sampling.protocol import Request, Round

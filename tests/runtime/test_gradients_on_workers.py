@@ -13,8 +13,7 @@ import marlflow as mf
 from marlflow.base.serialization import to_bytes
 from marlflow.flow.relocate import Where
 from marlflow.runtime.inline import InlineRuntime
-from marlflow.runtime.packing import pack_batch, unpack_batch
-from marlflow.runtime.stage_chain import merge_payloads
+from marlflow.runtime.stage_chain import merge_payloads, pack_batch, unpack_batch
 from tests.driver.kept_runs import kept
 from tests.runtime.relocated_runs import Ran, assert_same, placed, run
 from tests.runtime.test_relocation import problems

@@ -18,9 +18,10 @@ from marlflow.batches.items import Packed
 from marlflow.config.experiment import Env, PlacementOverrides, Policy
 from marlflow.env.games import cartpole_team
 from marlflow.flow.protocols import OperatorRaised, stage_call
-from marlflow.runtime.inline import InlinePlace, InlineRuntime
+from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.protocol import RunComponents
 from marlflow.runtime.spec import RunSpec
+from marlflow.runtime.stage_chain import InlinePlace
 from marlflow.sampling.protocol import EvaluationRequest, Request, Round
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, small_spec
 

@@ -7,8 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marlflow.runtime.process_layout import place_processes
-from marlflow.runtime.resources import ResourceRequest, problems, total
+from marlflow.runtime.resources import ResourceRequest, place_processes, problems, total
 from marlflow.runtime.spec import Resources
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marlflow.runtime.rounds import make_round
+from marlflow.runtime.protocol import make_round
 from marlflow.sampling.receipts import PolicyReceipt, Receipt
 
 POLICIES = ("hunters", "prey")

@@ -12,10 +12,10 @@ from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.batches.batch import Batch, EstimatedBatch
 from marlflow.config.experiment import PlacementOverrides, Policy, Rollouts
-from marlflow.runs.checkpoint_files import rows_files
+from marlflow.runs.checkpoint_format import rows_files
 from marlflow.runtime.inline import InlineRuntime
-from marlflow.runtime.packing import pack_batch, unpack_batch
 from marlflow.runtime.protocol import RuntimeState
+from marlflow.runtime.stage_chain import pack_batch, unpack_batch
 from marlflow.sampling.saved_state import ResumeReport
 from tests.runtime.driven_runs import driven
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, policies, small_run

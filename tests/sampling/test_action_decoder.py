@@ -7,7 +7,7 @@ import pytest
 from gymnasium.spaces import Discrete
 
 from marlflow.base.errors import MarlflowError
-from marlflow.sampling.action_decoder import ActionDecoder
+from marlflow.sampling.acting_policy import ActionDecoder
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.int32, np.int8])

@@ -8,7 +8,7 @@ import torch
 
 import marlflow as mf
 from marlflow.base.errors import FaultKind
-from marlflow.env.batched.arrays import as_numpy
+from marlflow.env.batched.protocol import as_numpy
 from marlflow.policy.scripted import RandomActor
 from marlflow.sampling.protocol import EvaluationRequest
 from marlflow.sampling.watchdog import Watchdog

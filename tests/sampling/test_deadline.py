@@ -8,10 +8,9 @@ import pytest
 
 from marlflow.base.errors import EnvironmentHung
 from marlflow.env.games.cartpole_team import CartPoleTeam
-from marlflow.sampling import deadline as module
-from marlflow.sampling.deadline import Deadline
+from marlflow.sampling import watchdog as module
 from marlflow.sampling.protocol import EvaluationRequest
-from marlflow.sampling.watchdog import Watchdog
+from marlflow.sampling.watchdog import Deadline, Watchdog
 from tests.sampling.workers import lone_worker
 
 

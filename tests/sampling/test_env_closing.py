@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from marlflow.base.errors import FaultKind
-from marlflow.sampling.env_closing import close_within
 from marlflow.sampling.protocol import EvaluationRequest
 from marlflow.sampling.receipts import Fault
+from marlflow.sampling.watchdog import close_within
 from tests.sampling.test_broken_environments import Counter, worker
 
 

@@ -6,8 +6,7 @@ import threading
 import pytest
 
 from marlflow.env.games.cartpole_team import CartPoleTeam
-from marlflow.sampling.hang_monitor import HangMonitor
-from marlflow.sampling.messages import StepRunning
+from marlflow.sampling.messages import HangMonitor, StepRunning
 from marlflow.sampling.watchdog import Watchdog
 from tests.sampling.workers import lone_worker
 

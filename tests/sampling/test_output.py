@@ -8,8 +8,19 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from marlflow.sampling.messages import LeftOut, Logged, News, Printed, StepRunning, from_bytes, to_bytes
-from marlflow.sampling.output import BURST, EVERY_S, LineLimit, OutputCapture
+from marlflow.sampling.messages import (
+    BURST,
+    EVERY_S,
+    LeftOut,
+    LineLimit,
+    Logged,
+    News,
+    OutputCapture,
+    Printed,
+    StepRunning,
+    from_bytes,
+    to_bytes,
+)
 from marlflow.sampling.watchdog import Watchdog
 
 

@@ -13,8 +13,8 @@ from marlflow.batches.items import Weights
 from marlflow.env.games import cartpole_team
 from marlflow.policy.scripted import RandomActor
 from marlflow.sampling.protocol import Request
+from marlflow.sampling.sampler_config import WorkerStages
 from marlflow.sampling.worker import RolloutWorker
-from marlflow.sampling.worker_stages import WorkerStages
 from tests.sampling.workers import rollout_worker
 
 

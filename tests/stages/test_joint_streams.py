@@ -15,7 +15,8 @@ import marlflow as mf
 from marlflow.batches.items import Fragment, Packed
 from marlflow.flow import Executor, Feed, Flow, Place, Plan, Traits, source, together
 from marlflow.flow.protocols import stage_call
-from marlflow.runtime.inline import InlinePlace, InlineRuntime
+from marlflow.runtime.inline import InlineRuntime
+from marlflow.runtime.stage_chain import InlinePlace
 from marlflow.sampling.protocol import Request, Round
 from tests.runtime.small_runs import small_spec
 from tests.sentences import refusals

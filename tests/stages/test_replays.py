@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import marlflow as mf
 from marlflow.batches.items import Inserted
-from marlflow.runtime.inline import InlinePlace
+from marlflow.runtime.stage_chain import InlinePlace
 from tests.replay.windowed import put
 
 

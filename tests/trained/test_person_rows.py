@@ -14,7 +14,7 @@ from marlflow.env.adapter import AgentEnd
 from marlflow.env.opening import open_adapter
 from marlflow.offline.dataset import find_dataset
 from marlflow.offline.manifest import RecordedEnvironment
-from marlflow.sampling.action_decoder import ActionDecoder
+from marlflow.sampling.acting_policy import ActionDecoder
 from marlflow.trained.games import Episode, play_episode
 from marlflow.trained.person_rows import EpisodeRows, PersonDataset
 from marlflow.trained.views import RowsWatcher

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import marlflow as mf
-from marlflow.runs import shipped_runs
-from marlflow.runs.run_folders import run_folder
+from marlflow.runs import saved_runs
+from marlflow.runs.saved_runs import run_folder
 from tests.sentences import refusals
 
-NAMES = shipped_runs.shipped_runs()
-SHIPPED = Path(shipped_runs.__file__).parent / "gallery"
+NAMES = saved_runs.shipped_runs()
+SHIPPED = Path(saved_runs.__file__).parent / "gallery"
 MOST_BYTES, MOST_OF_ALL = 1_200_000, 20_000_000
 
 

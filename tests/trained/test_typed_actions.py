@@ -6,7 +6,7 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marlflow.sampling.action_decoder import ActionDecoder
+from marlflow.sampling.acting_policy import ActionDecoder
 from marlflow.trained.terminal import TypedActions, Unreadable
 
 SPACES = [

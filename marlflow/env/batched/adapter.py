@@ -10,11 +10,10 @@ from gymnasium import spaces
 
 from marlflow.base.arrays import Array
 from marlflow.env.adapter import AgentEnd, StepResult
-from marlflow.env.batched.arrays import as_numpy
-from marlflow.env.batched.protocol import BatchedEnv, BatchedStep, agents_of
-from marlflow.env.declared import name_problem
+from marlflow.env.adapter_state import state_space_of
+from marlflow.env.agents import name_problem
+from marlflow.env.batched.protocol import BatchedEnv, BatchedStep, agents_of, as_numpy
 from marlflow.env.episode_location import EpisodeLocation
-from marlflow.env.global_state import state_space_of
 
 _FIRST = np.zeros(1, np.int64)
 _OBSERVATIONS = spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary

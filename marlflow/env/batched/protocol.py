@@ -15,10 +15,12 @@ environments.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
+import numpy as np
 from gymnasium import spaces
 
 from marlflow.base.arrays import Array
@@ -131,3 +133,44 @@ def agents_of(env: BatchedEnv) -> list[str]:
     """Return the agents of `env`, in the order of their slots."""
     declared = getattr(env, "possible_agents", None)
     return list(declared) if declared is not None else [agent for agents in env.groups.values() for agent in agents]
+
+
+def groups_of(spaces_of: Mapping[str, tuple[spaces.Space[Any], spaces.Space[Any]]]) -> dict[str, list[str]]:
+    """Return the agents of each group, by name without number; a second group of a name is named after its first agent.
+
+    `spaces_of` has each agent's spaces of observations and actions.
+    """
+    groups: dict[str, list[str]] = {}
+    for agent, pair in spaces_of.items():
+        name = _without_number(agent)
+        alike = (key for key in groups if _without_number(key) == name and spaces_of[groups[key][0]] == pair)
+        key = next(alike, agent if name in groups else name)
+        groups.setdefault(key, []).append(agent)
+    return groups
+
+
+def _without_number(agent: str) -> str:
+    return re.sub(r"[_ ]\d+$", "", agent)
+
+
+def as_numpy(array: Any) -> Array:
+    """Return `array`, of numpy or of a library with DLPack such as torch and jax, as a numpy array.
+
+    Shares the memory of an array on a CPU; copies one on a GPU.
+    """
+    if type(array) is np.ndarray:
+        return array
+    if not hasattr(array, "__dlpack__"):
+        return np.asarray(array)
+    if getattr(array, "requires_grad", False):
+        array = array.detach()
+    on_cpu = array.__dlpack_device__()[0] == _CPU
+    if not on_cpu and hasattr(array, "cpu"):
+        # torch exports no array of a GPU to another device.
+        array, on_cpu = array.cpu(), True
+    shared: Array = np.from_dlpack(array) if on_cpu else np.asarray(array)
+    return shared
+
+
+# kDLCPU of DLPack's DLDeviceType.
+_CPU = 1

@@ -24,8 +24,7 @@ with contextlib.redirect_stderr(io.StringIO()):
 from marlflow.base.arrays import Array
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.sentences import meant
-from marlflow.env.batched.agent_groups import groups_of
-from marlflow.env.batched.protocol import BatchedStep
+from marlflow.env.batched.protocol import BatchedStep, groups_of
 from marlflow.env.batched.row_tensors import RowTensors, shares_state
 
 _PROBES = 2, 3

@@ -20,8 +20,7 @@ from PIL import Image
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.sentences import meant
-from marlflow.env.functional.batch import FunctionalBatch, batch_of
-from marlflow.env.functional.rarely import rarely
+from marlflow.env.functional.batch import FunctionalBatch, batch_of, rarely
 from marlflow.env.functional_protocol import ByGroup, FunctionalStep
 
 FirstPlayer = Literal["player_0", "drawn"]

@@ -12,7 +12,7 @@ from typing import Any
 import lbforaging  # noqa: F401  registers the environments
 import numpy as np
 
-from marlflow.env.simulators.grid_team import AGENT_COLORS, GridPicture, GridTeam
+from marlflow.env.simulators.gymnasium_team import AGENT_COLORS, GridPicture, GridTeam
 
 # The game's own time limit terminates episodes, so values would not be bootstrapped; `max_cycles` truncates them.
 _NEVER = 10**9

@@ -11,7 +11,7 @@ from typing import Any
 
 import rware  # noqa: F401  registers the environments
 
-from marlflow.env.simulators.grid_team import AGENT_COLORS, GridPicture, GridTeam
+from marlflow.env.simulators.gymnasium_team import AGENT_COLORS, GridPicture, GridTeam
 
 USUAL_ID = "rware-tiny-2ag-v2"
 _GOAL, _SHELF, _REQUESTED, _EYE = (60, 60, 60), (185, 180, 210), (30, 170, 160), (255, 255, 255)

@@ -6,19 +6,22 @@ As tasks of reinforcement learning: Hasanbeig et al., 2022, arXiv:2209.10341 (LC
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import re
+import warnings
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from marlflow.base.arrays import Array
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.sentences import meant
-from marlflow.env.wrappers.conditions import LabelCondition
 
 MOST_ATOMS: Final = 12
 _KEYS = ("states", "initial", "transitions", "accepting", "sink", "epsilon")
+_TOKEN = re.compile(r"\s*(?:([A-Za-z_]\w*)|([!&|()]))")
+_Holds: TypeAlias = Callable[[Collection[str]], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,3 +220,108 @@ def _unreachable(automaton: Automaton) -> list[str]:
 def reachable_again(automaton: Automaton, state: int) -> set[int]:
     """Return the states that can be reached from a state in at least one step."""
     return set().union(*(reachable(automaton, after) for after in automaton.following(state)))
+
+
+class LabelCondition:
+    """A condition; raises ConfigInvalid for a text that is none. `atoms` are the labels that it reads."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.atoms: set[str] = set()
+        self._tokens = self._split(text)
+        self.holds: _Holds = self._either()
+        if self._tokens:
+            raise self._wrong(f"{self._tokens[0]!r} is one too many")
+
+    def _split(self, text: str) -> list[str]:
+        tokens, at = [], 0
+        while text[at:].strip():
+            match = _TOKEN.match(text, at)
+            if match is None:
+                raise self._wrong(f"{text[at:].strip()[0]!r} is none of its signs")
+            tokens.append(match[1] or match[2])
+            at = match.end()
+        return tokens
+
+    def _wrong(self, reason: str) -> ConfigInvalid:
+        return ConfigInvalid([f"{self.text!r} is no condition such as 'goal1 & !(unsafe | late)': {reason}"])
+
+    def _either(self) -> _Holds:
+        parts = [self._both()]
+        while self._tokens[:1] == ["|"]:
+            self._tokens.pop(0)
+            parts.append(self._both())
+        return lambda true: any(part(true) for part in parts)
+
+    def _both(self) -> _Holds:
+        parts = [self._single()]
+        while self._tokens[:1] == ["&"]:
+            self._tokens.pop(0)
+            parts.append(self._single())
+        return lambda true: all(part(true) for part in parts)
+
+    def _single(self) -> _Holds:
+        token = self._tokens.pop(0) if self._tokens else ""
+        if token == "!":
+            inner = self._single()
+            return lambda true: not inner(true)
+        if token == "(":
+            inner = self._either()
+            if self._tokens[:1] != [")"]:
+                raise self._wrong("a parenthesis is not closed")
+            self._tokens.pop(0)
+            return inner
+        if token.lower() in ("true", "false"):
+            value = token.lower() == "true"
+            return lambda _: value
+        if not token or not (token[0].isalpha() or token[0] == "_"):
+            raise self._wrong(f"a label is missing before {token!r}" if token else "it ends too early")
+        self.atoms.add(token)
+        return lambda true: token in true
+
+
+def automaton_data(formula: str) -> dict[str, Any]:
+    """Return the data of an automaton for `formula`, such as `F(goal1 & X(F(goal2))) & G(!unsafe)`.
+
+    Operators: `!`, `&`, `|`, `->`, `F`, `G`, `X`, `U`; labels begin with a small letter. Raises ConfigInvalid for a
+    formula that cannot be read, or that needs an automaton of your own.
+    """
+    try:
+        with warnings.catch_warnings():
+            # Its parser imports a deprecated module.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            from flloat.parser.ltlf import LTLfParser
+    except ImportError as error:
+        problem = f"formula needs flloat: {error}; pip install 'marlflow[ltl]', or write the automaton as data"
+        raise ConfigInvalid([problem]) from error
+    try:
+        with warnings.catch_warnings():
+            # It leaves the file of its grammar open.
+            warnings.simplefilter("ignore", ResourceWarning)
+            dfa = LTLfParser()(formula).to_automaton()
+    except Exception as error:  # each version of its parser raises other classes
+        first = str(error).strip().partition("\n")[0]
+        problem = f"formula {formula!r} cannot be read: {first}; an example is F(goal1 & X(F(goal2))) & G(!unsafe)"
+        raise ConfigInvalid([problem]) from error
+    rules = [
+        {"from": start, "when": str(guard).replace("~", "!"), "to": to} for start, guard, to in dfa.get_transitions()
+    ]
+    accepting = sorted(dfa.accepting_states)
+    if not accepting:
+        raise ConfigInvalid([f"formula {formula!r} can never be satisfied"])
+    states = sorted(dfa.states)
+    data = {"states": states, "initial": dfa.initial_state, "transitions": rules, "accepting": [accepting]}
+    loops = {state for state in states if {rule["to"] for rule in rules if rule["from"] == state} == {state}}
+    data["sink"] = sorted(loops.difference(accepting))
+    _refuse_mixed(formula, data)
+    return data
+
+
+def _refuse_mixed(formula: str, data: dict[str, Any]) -> None:
+    automaton = read_automaton(data)
+    for state in range(len(automaton.names)):
+        for other in reachable_again(automaton, state):
+            mutual = state in reachable_again(automaton, other)
+            if mutual and (state in automaton.accepting[0]) != (other in automaton.accepting[0]):
+                problem = f"formula {formula!r} is about what happens again and again, for which flloat's automata of"
+                raise ConfigInvalid([f"{problem} finite words do not work: write the automaton as data"])

@@ -15,9 +15,8 @@ from gymnasium import spaces
 from pettingzoo import AECEnv
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.env.declared import declared_agents, matching_agents
-from marlflow.env.wrappers.managed_aec import ManagedAEC
-from marlflow.env.wrappers.options import ManagerActs, ManagerSees, OptionRules
+from marlflow.env.agents import declared_agents, matching_agents
+from marlflow.env.wrappers.managed_aec import ManagedAEC, ManagerActs, ManagerSees, OptionRules
 
 _AGENT = "{agent}"
 

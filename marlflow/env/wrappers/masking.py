@@ -1,4 +1,4 @@
-"""Read and replace an agent's action mask, which is in its observation or in its info."""
+"""An agent's action mask, in its observation or in its info: read, replaced, or drawn from."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from numpy.typing import ArrayLike
 
 from marlflow.base.arrays import Array
-from marlflow.base.spaces import DISCRETE_KINDS, choices_of
+from marlflow.base.spaces import DISCRETE_KINDS, choices_of, components
 
 OBSERVATION, MASK = "observation", "action_mask"
 
@@ -51,3 +52,16 @@ class MaskedView:
 def as_mask(allowed: Array) -> Array:
     """Return an int8 mask, as PettingZoo's environments have them."""
     return allowed.astype(np.int8)
+
+
+def random_legal_action(space: spaces.Space[Any], mask: ArrayLike, random: np.random.Generator) -> Any:
+    """Return an action drawn uniformly among those that `mask` allows, each component independently.
+
+    `mask` has a place for each value, those of all components side by side. Raises TypeError for a Box.
+    """
+    parts = components(np.asarray(mask)[None], choices_of(space))
+    chosen = np.array([random.choice(np.flatnonzero(part[0])) for part in parts])
+    if isinstance(space, spaces.Discrete):
+        return int(chosen[0] + space.start)
+    start = space.start.ravel() if isinstance(space, spaces.MultiDiscrete) else 0
+    return (chosen + start).reshape(space.shape or ()).astype(space.dtype)

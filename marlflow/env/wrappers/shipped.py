@@ -20,16 +20,17 @@ from supersuit.utils.basic_transforms import resize as resizing
 
 from marlflow.base.arrays import Array
 from marlflow.base.errors import ConfigInvalid
-from marlflow.env.declared import declared_agents, describe_space
-from marlflow.env.wrappers.flat_actions import FlatActions, entries
+from marlflow.env.agents import declared_agents, describe_space
 from marlflow.env.wrappers.joint_state import with_joint_state
-from marlflow.env.wrappers.random_opening import RandomOpening
 from marlflow.env.wrappers.reward_scale import ScaleBy, scales_for, with_scaled_rewards
 from marlflow.env.wrappers.wrapping import (
     BlackDeath,
+    FlatActions,
     NamedAgents,
+    RandomOpening,
     change_actions,
     change_observations,
+    entries,
     move_mask_to_info,
     remember_actions,
 )

@@ -1,8 +1,8 @@
-"""Wrapper classes behind `wrappers`, one for AEC and one for Parallel."""
+"""Wrapper classes behind `shipped`: mostly one for AEC and one for Parallel."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,12 @@ from gymnasium import spaces
 from pettingzoo import AECEnv
 from pettingzoo.utils import BaseParallelWrapper, BaseWrapper
 
+from marlflow.base.arrays import Array
+from marlflow.base.errors import ConfigInvalid
 from marlflow.base.info_columns import COST
+from marlflow.base.spaces import DISCRETE_KINDS, choices_of
+from marlflow.env.agents import describe_space
+from marlflow.env.wrappers.masking import random_legal_action
 
 _Space = spaces.Space[Any]
 # A function of an agent's observation or action to its replacement; a function of an agent to its new space.
@@ -285,3 +290,92 @@ class NamedAgents(BaseParallelWrapper):
 
     def _named(self, by_agent: Mapping[Any, Any]) -> dict[str, Any]:
         return dict(zip(self._names(by_agent), by_agent.values(), strict=True))
+
+
+class RandomOpening(BaseWrapper[Any, Any, Any]):
+    """Begins each episode with 0 to `moves` uniformly random legal moves, all numbers equally likely.
+
+    The seed of `reset` decides them. An opening that ends an agent, or in which one gets a reward, is not played: the
+    episode then begins as without this wrapper.
+    """
+
+    def __init__(self, env: AECEnv[Any, Any, Any], moves: int) -> None:
+        super().__init__(env)
+        self._moves = moves
+        self._random = np.random.default_rng()
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
+        if seed is not None:
+            self._random = np.random.default_rng(seed)
+        # So that an opening which is not played can be taken back, whether or not there is a seed.
+        start = seed if seed is not None else int(self._random.integers(2**31))
+        super().reset(seed=start, options=options)
+        for _ in range(int(self._random.integers(self._moves + 1))):
+            self.step(self._move())
+            ended = any(self.terminations.values()) or any(self.truncations.values())
+            if ended or any(self.rewards.values()):
+                super().reset(seed=start, options=options)
+                return
+
+    def _move(self) -> Any:
+        observation, _, _, _, info = self.last()
+        mask = observation.get(_MASK) if isinstance(observation, dict) else None
+        mask = info.get(_MASK) if mask is None else mask
+        space = self.action_space(self.agent_selection)
+        return random_legal_action(space, np.ones(sum(choices_of(space))) if mask is None else mask, self._random)
+
+
+class FlatActions:
+    """The entries of an agent's Dict or Tuple actions, in the order of the space, as one action of `space`.
+
+    It is a MultiDiscrete if all entries are discrete, a Box if all are Boxes of floats. Other spaces stay as they are.
+    Raises ConfigInvalid if they are mixed, or of another kind.
+    """
+
+    def __init__(self, agent: str, nested: _Space) -> None:
+        self._nested, self.space = nested, nested
+        if not isinstance(nested, spaces.Dict | spaces.Tuple):
+            return
+        flat = list(entries(nested))
+        if flat and all(isinstance(entry, DISCRETE_KINDS) for entry in flat):
+            self.space = spaces.MultiDiscrete([count for entry in flat for count in choices_of(entry)])
+        elif flat and all(isinstance(entry, spaces.Box) and entry.dtype.kind == "f" for entry in flat):
+            low, high = (
+                np.concatenate([np.ravel(getattr(entry, bound)) for entry in flat]).astype(np.float32)
+                for bound in ("low", "high")
+            )
+            self.space = spaces.Box(low, high)
+        else:
+            problem = (
+                f"agent {agent!r} has {describe_space(nested)} actions, and one action has discrete entries only, or "
+                "Boxes of floats only; make them alike in the environment, such as a Box of five steps"
+            )
+            raise ConfigInvalid([problem])
+
+    def nested(self, action: Any) -> Any:
+        """Return an action of the nested space."""
+        return action if self.space is self._nested else _nested(self._nested, iter(np.asarray(action).tolist()))
+
+
+def entries(space: _Space) -> Iterator[_Space]:
+    """Return the entries of a Dict or Tuple, also nested, in order; of another space, itself."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        for entry in space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces:
+            yield from entries(entry)
+    else:
+        yield space
+
+
+def _nested(space: _Space, numbers: Iterator[float]) -> Any:
+    if isinstance(space, spaces.Dict):
+        return {key: _nested(entry, numbers) for key, entry in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_nested(entry, numbers) for entry in space.spaces)
+    if isinstance(space, spaces.Discrete):
+        return space.start + space.dtype.type(next(numbers))
+    shape: Any = space.shape
+    taken: Array = np.array([next(numbers) for _ in range(int(np.prod(shape)))]).reshape(shape)
+    if isinstance(space, spaces.Box):
+        # A bound that float32 rounds may be outside.
+        return np.asarray(np.clip(taken.astype(space.dtype), space.low, space.high))
+    return (taken + getattr(space, "start", 0)).astype(space.dtype)

@@ -38,18 +38,9 @@ _LIBRARIES = (
 # The modules that every process of a run imports.
 _MODULES = (
     "marlflow.algorithms.shipped",
-    "marlflow.runtime.forked.sessions",
-    "marlflow.runtime.packing",
+    "marlflow.runtime.forked.template",
     "marlflow.runtime.protocol",
-    "marlflow.runtime.relocation",
-    "marlflow.runtime.rounds",
     "marlflow.runtime.sampling_worker",
-    "marlflow.runtime.sharding",
-    "marlflow.runtime.stage_chain",
-    "marlflow.sampling.hang_monitor",
-    "marlflow.sampling.messages",
-    "marlflow.sampling.output",
-    "marlflow.sampling.worker",
 )
 _OOM_SCORE = "RAY_worker_oom_score_adjustment"
 
@@ -137,7 +128,7 @@ def main() -> None:
         become(*forked)
     else:
         # The driver was killed, else it would have ended this process and removed the folder itself.
-        from marlflow.runtime.forked.sessions import kill_sessions
+        from marlflow.runtime.forked.template import kill_sessions
 
         kill_sessions([*forked, os.getsid(0)])
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Start the template: the process of which a private Ray's workers are forks.
+"""Start the template, the process of which a private Ray's workers are forks, and end whole sessions of processes.
 
 Imports are most of what starting an actor costs: two seconds of a core for each. The template imports PyTorch and
 marlflow once, while the driver does, and each worker is a fork of it: a process like any other, which connects,
@@ -13,11 +13,12 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -114,3 +115,23 @@ def discard() -> None:
     """End a template that was begun and is not needed."""
     while _begun:
         _begun.pop().close()
+
+
+def kill_sessions(sessions: Collection[int]) -> None:
+    """Kill every process of these sessions but this one: Ray's daemons and everything they started."""
+    killed: set[int] = set()
+    # Again until none is found: one that was just killed may have started another.
+    while found := _processes_of(sessions) - killed:
+        for process in found:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(process, signal.SIGKILL)
+        killed |= found
+
+
+def _processes_of(sessions: Collection[int]) -> set[int]:
+    found = set()
+    for process in [int(name) for name in os.listdir("/proc") if name.isdigit()] if sessions else []:
+        with suppress(ProcessLookupError, PermissionError):
+            if os.getsid(process) in sessions and process != os.getpid():
+                found.add(process)
+    return found

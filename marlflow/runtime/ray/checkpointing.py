@@ -10,7 +10,7 @@ import ray
 from marlflow.base.errors import ActorLost
 from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.offline.dataset_reader import next_fragments
-from marlflow.runs.checkpoint_files import WORKERS, Read, ReplayState, check_names, learner_file, replay_bytes
+from marlflow.runs.checkpoint_format import WORKERS, Read, ReplayState, check_names, learner_file, replay_bytes
 from marlflow.runtime.protocol import RuntimeState
 from marlflow.runtime.ray.actors import cause
 from marlflow.runtime.ray.handles import LearnerHandle, ReplayHandle, RestartableHost

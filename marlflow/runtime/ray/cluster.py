@@ -1,4 +1,4 @@
-"""Join an existing Ray cluster, or fail within seconds if no Ray answers."""
+"""Join an existing Ray cluster, or fail within seconds if no Ray answers; reserve room for all processes of a run."""
 
 from __future__ import annotations
 
@@ -6,18 +6,34 @@ import logging
 import os
 import re
 import socket
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import ray
-from ray._private import services
-from ray._private.state import available_resources_per_node
-from ray._raylet import GcsClient  # type: ignore[attr-defined]
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from marlflow.base.errors import ConfigInvalid
-from marlflow.runtime.ray.local_ray import without_signal_handlers
-from marlflow.runtime.resources import Machines
+from marlflow.base.errors import ConfigInvalid, Problems
+from marlflow.runtime.ray.private_api import (
+    accepts_token,
+    free_resources,
+    machines_cluster,
+    running_clusters,
+    without_signal_handlers,
+)
+from marlflow.runtime.resources import (
+    BundleLayout,
+    Machines,
+    ResourceRequest,
+    bundles,
+    problems,
+    requests_of,
+    total,
+    without_cuda,
+)
+from marlflow.runtime.spec import RunSpec
 
 _ANSWERS_WITHIN_S = 5.0
 _START = "start one with `ray start --head`, or set runtime.address=local to have one started for the run"
@@ -28,6 +44,12 @@ _TOKEN = (
 # The preface of an HTTP/2 client and an empty SETTINGS frame; a server answers with its own SETTINGS frame (type 4).
 _HTTP2_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 _HEADER_BYTES, _SETTINGS = 9, 4
+PLACING_TIMEOUT_S = 10.0
+"""Seconds that Ray may take to place a group."""
+PLACINGS = 3
+"""Groups that are asked for, each laid out by what is free then."""
+SETTLING_S = 5.0
+"""Seconds that Ray may take to show the resources that an earlier run has released."""
 
 
 def join(address: str, *, logging_level: int, log_to_driver: bool) -> None:
@@ -46,7 +68,7 @@ def join(address: str, *, logging_level: int, log_to_driver: bool) -> None:
             raise ConfigInvalid([f"{subject}: no Ray cluster answers there ({error}); {_START}"]) from None
         if not speaks:
             raise ConfigInvalid([f"{subject}: what answers there is not Ray; {_START}"])
-        if not where.startswith("ray://") and not _accepts_token(where):
+        if not where.startswith("ray://") and not accepts_token(where):
             raise ConfigInvalid([f"{subject}: this Ray cluster asks for a token, and does not know ours; {_TOKEN}"])
     try:
         ray.init(address=where, logging_level=logging_level, log_to_driver=log_to_driver)
@@ -64,9 +86,9 @@ def join(address: str, *, logging_level: int, log_to_driver: bool) -> None:
 
 def _default_address() -> str:
     named = os.environ.get("RAY_ADDRESS")
-    if address := (named if named != "auto" else None) or services.find_bootstrap_address(None):
+    if address := (named if named != "auto" else None) or machines_cluster():
         return address
-    others = sorted(services.find_gcs_addresses())  # type: ignore[no-untyped-call]
+    others = running_clusters()
     if not others:
         raise ConfigInvalid([f"runtime.address=auto: no Ray cluster is running on this machine; {_START}"])
     raise ConfigInvalid(
@@ -90,33 +112,6 @@ def _speaks_http2(host: str, port: int) -> bool:
     return len(header) == _HEADER_BYTES and header[3] == _SETTINGS
 
 
-def _accepts_token(gcs_address: str) -> bool:
-    # Ray itself would retry for half a minute. Its C++ code prints the error that is raised here.
-    with _without_standard_error():
-        try:
-            GcsClient(address=gcs_address)
-        except ray.exceptions.AuthenticationError:
-            return False
-        except ray.exceptions.RayError:
-            # Joining reports any other error.
-            return True
-    return True
-
-
-@contextmanager
-def _without_standard_error() -> Iterator[None]:
-    """Discard all output to standard error, C++ code's included."""
-    sys.stderr.flush()
-    original, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    try:
-        yield
-    finally:
-        os.dup2(original, 2)
-        os.close(original)
-        os.close(nowhere)
-
-
 def free_machines(address: str) -> Machines:
     """Return each machine's free resources; raises ConfigInvalid like `join`."""
     if ray.is_initialized():
@@ -130,5 +125,79 @@ def free_machines(address: str) -> Machines:
 
 
 def _free() -> Machines:
-    free: dict[str, dict[str, float]] = available_resources_per_node()  # type: ignore[no-untyped-call]
-    return Machines(list(free.values()), here=False, whole=ray.cluster_resources())  # type: ignore[no-untyped-call]
+    return Machines(free_resources(), here=False, whole=ray.cluster_resources())  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """A placement group, and Ray's actor options by process name."""
+
+    group: PlacementGroup
+    options: Mapping[str, Mapping[str, Any]]
+
+
+def reserve(spec: RunSpec) -> Reservation:
+    """Reserve the resources of a run's processes; raises ConfigInvalid if the cluster lacks them."""
+    requests = requests_of(spec)
+    whole: list[dict[str, float]] = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+    errors: Problems = [*problems(requests, total(whole), whole)]
+    # The only machine is this one, whose CUDA can be checked here.
+    if len(whole) == 1:
+        errors += without_cuda(spec)
+    if errors:
+        raise ConfigInvalid(errors)
+    # The group holds the resources until the end of the run, so that a lost actor always finds room to restart.
+    group, layout = _placed(requests, total(whole), strategy="SPREAD" if spec.spread else "PACK")
+    options = {request.name: _options(group, layout, number) for number, request in enumerate(requests)}
+    # The inference actor has no state that is not sent again, so Ray itself may restart it.
+    if spec.inference is not None:
+        options["inference"] |= {"max_restarts": -1, "max_task_retries": -1}
+    return Reservation(group, options)
+
+
+def _placed(
+    requests: Sequence[ResourceRequest], whole: Mapping[str, float], strategy: str
+) -> tuple[PlacementGroup, BundleLayout]:
+    """Return a placement group that has its resources, and its layout; raises ConfigInvalid if they are not there."""
+    # Ray may still show as free what another run has just reserved. Equal shares of it are then too large, and the next
+    # attempt asks for smaller ones.
+    for _ in range(PLACINGS):
+        machines = _free_resources(requests)
+        if errors := problems(requests, total(machines), machines, whole):
+            raise ConfigInvalid(errors)
+        layout = bundles(requests, total(machines), machines)
+        group = placement_group(layout.bundles, strategy=strategy)
+        if group.wait(PLACING_TIMEOUT_S):
+            return group, layout
+        remove_placement_group(group)
+    raise ConfigInvalid([_unplaceable(requests, layout, machines)])
+
+
+def _options(group: PlacementGroup, layout: BundleLayout, number: int) -> dict[str, Any]:
+    taken, bundle = layout.taken[number], layout.bundle_of[number]
+    options: dict[str, Any] = {
+        "num_cpus": taken.get("CPU", 0.0),
+        "num_gpus": taken.get("GPU", 0.0),
+        "resources": {name: amount for name, amount in taken.items() if name not in ("CPU", "GPU")},
+    }
+    if bundle is not None:
+        options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle)
+    return options
+
+
+def _unplaceable(
+    requests: Sequence[ResourceRequest], layout: BundleLayout, machines: Sequence[Mapping[str, float]]
+) -> str:
+    wanted = "; ".join(f"{one.name}: {taken}" for one, taken in zip(requests, layout.taken, strict=True))
+    free = "; ".join(str({name: amount for name, amount in one.items() if ":" not in name}) for one in machines)
+    return f"the machines have no room for all that is asked ({wanted}); free on each of them: {free}"
+
+
+def _free_resources(requests: Sequence[ResourceRequest]) -> list[dict[str, float]]:
+    # Resources that an earlier run has just released may still count as used.
+    deadline = time.monotonic() + SETTLING_S
+    while True:
+        machines = free_resources()
+        if not problems(requests, total(machines), machines) or time.monotonic() > deadline:
+            return machines
+        time.sleep(0.1)

@@ -11,10 +11,10 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import ray
-from ray._private import worker
+
+from marlflow.runtime.ray.private_api import own_node
 
 DAEMON_POLL_S = 0.5
 """Seconds between two checks of this machine's daemons."""
@@ -59,7 +59,7 @@ class Watch:
 
 def dead_daemon() -> str | None:
     """Describe an essential Ray daemon of this process that has exited; None if all run."""
-    node: Any = worker._global_node
+    node = own_node()
     for kind, process in [] if node is None else node.dead_processes():
         if kind in _ESSENTIAL:
             return f"Ray's {_ESSENTIAL[kind]}, process {process.pid}, {_ending(process.returncode)}"
@@ -96,7 +96,7 @@ class Endpoints:
 
 def joined_cluster(address: str) -> Endpoints:
     """Return the servers that a run depends on in a joined cluster."""
-    node: Any = worker._global_node
+    node = own_node()
     # Connected through Ray's client server, which has no node here.
     if node is None:
         match = re.fullmatch(r"ray://([^/:]+):(\d+)", address)

@@ -21,10 +21,9 @@ from marlflow.base.errors import ActorLost
 from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.flow import StageCall, StageTimes
 from marlflow.flow.protocols import OperatorRaised
-from marlflow.runs.checkpoint_files import load_replay, replay_state
-from marlflow.runtime.packing import pack_batch, unpack_batch
+from marlflow.runs.checkpoint_format import load_replay, replay_state
 from marlflow.runtime.spec import LearnerSpec
-from marlflow.runtime.stage_chain import Rows, merge_payloads, run_chain
+from marlflow.runtime.stage_chain import Rows, merge_payloads, pack_batch, run_chain, unpack_batch
 
 RESIDENTS: dict[str, Any] = {}
 """The objects hosted in this process by name; a handle that is unpickled here becomes one of them."""

@@ -24,6 +24,7 @@ from marlflow.policy.stacked import ActingMembers
 from marlflow.runtime.ray.actors import Actors
 from marlflow.runtime.ray.host import RemoteError, as_exception, remote_error
 from marlflow.runtime.ray.inference_members import (
+    ByReference,
     CohortInput,
     CohortKey,
     HostedMembers,
@@ -31,7 +32,6 @@ from marlflow.runtime.ray.inference_members import (
     MemberKey,
     RemoteMembers,
 )
-from marlflow.runtime.ray.weights_by_reference import ByReference
 from marlflow.runtime.spec import RunSpec
 
 BATCH_WAIT_S = 0.001

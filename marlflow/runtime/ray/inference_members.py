@@ -1,8 +1,12 @@
-"""Frozen policies with an inference actor: one call for all rows of a cohort, whichever versions they are of."""
+"""Frozen policies with an inference actor: one call for all rows of a cohort, whichever versions they are of.
+
+Workers with an inference actor receive weights by reference.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +17,6 @@ from marlflow.base.random import RowRandom
 from marlflow.batches.items import Weights
 from marlflow.policy.actor import Acted, Actor, Mode, WeightedActor
 from marlflow.policy.stacked import ActingMembers, RowGroups, SeparateMembers, members_of
-from marlflow.runtime.ray.weights_by_reference import ByReference
 from marlflow.sampling.protocol import FrozenPolicy
 
 
@@ -170,3 +173,24 @@ def frozen_by_reference(frozen: Mapping[str, FrozenPolicy]) -> dict[str, FrozenP
         )
         for name, entry in frozen.items()
     }
+
+
+@dataclass(frozen=True, slots=True)
+class ByReference:
+    """Weights as sent to workers with an inference actor: a version and an object reference."""
+
+    version: int
+    flat: list[Any]
+    """One object reference; Ray does not fetch references nested in a list."""
+
+
+def by_reference(weights: Mapping[str, Weights]) -> dict[str, Weights]:
+    """Replace weights by references that workers do not fetch."""
+    return {name: Weights(new.version, ByReference(new.version, [new.flat])) for name, new in weights.items()}
+
+
+def fetch_weights(flat: Any) -> Array:
+    """Return published weights as an array, fetching a reference."""
+    value = flat.flat[0] if isinstance(flat, ByReference) else flat
+    array: Array = ray.get(value) if isinstance(value, ray.ObjectRef) else value
+    return array

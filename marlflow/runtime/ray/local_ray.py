@@ -13,24 +13,26 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import socket
 import stat
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray._private import ray_constants, services, utils, worker
-from ray._private.authentication.authentication_token_generator import generate_new_authentication_token
-from ray._private.node import Node
-from ray._private.utils import detect_fate_sharing_support
 
 from marlflow.base.errors import ConfigInvalid, RuntimeFailed
-from marlflow.runtime.forked.sessions import kill_sessions
-from marlflow.runtime.forked.template import WORKER, Template, taken
+from marlflow.runtime.forked.template import Template, kill_sessions, taken
+from marlflow.runtime.ray.private_api import (
+    forking,
+    generate_new_authentication_token,
+    in_new_sessions,
+    missing_for_dashboard,
+    on_loopback,
+    without_daemons,
+)
 
 log = logging.getLogger("marlflow")
 _QUIET_AGENTS = {"enable_pipe_based_agent_to_parent_health_check": False}
@@ -78,7 +80,7 @@ def start_local(node_ip_address: str | None = None, **settings: Any) -> LocalRay
                 "null for a Ray that only this machine reaches"
             ]
         )
-    if settings.get("include_dashboard") and (missing := utils.get_dashboard_dependency_error()) is not None:
+    if settings.get("include_dashboard") and (missing := missing_for_dashboard()) is not None:
         raise ConfigInvalid(
             [f"runtime.dashboard needs packages that are missing: {missing}; pip install 'ray[default]'"]
         )
@@ -92,9 +94,9 @@ def start_local(node_ip_address: str | None = None, **settings: Any) -> LocalRay
 
 
 def _started(node_ip_address: str | None, settings: dict[str, Any]) -> LocalRay:
-    loopback = _on_loopback() if node_ip_address is None else nullcontext()
+    loopback = on_loopback() if node_ip_address is None else nullcontext()
     template = taken()
-    with _in_new_sessions(template) as daemons, loopback, without_daemons(_unused_daemons(settings)), forking(template):
+    with in_new_sessions(template) as daemons, loopback, without_daemons(_unused_daemons(settings)), forking(template):
         try:
             _protect_token()
             # `local` always starts a new Ray, whatever RAY_ADDRESS says and whatever clusters are running.
@@ -120,13 +122,6 @@ def _started(node_ip_address: str | None, settings: dict[str, Any]) -> LocalRay:
             ) from error
     sessions = [process.pid for process in daemons]
     return LocalRay(sessions if template is None else [*sessions, template.session], template)
-
-
-def dashboard_url() -> str | None:
-    """Return the address of the dashboard of the Ray that this process has started, if it has one."""
-    node: Any = worker._global_node
-    url = None if node is None else node.webui_url
-    return f"http://{url}" if url else None
 
 
 def sessions_folder() -> Path:
@@ -175,41 +170,6 @@ def _is_local_address(address: str) -> bool:
     return True
 
 
-@contextmanager
-def _on_loopback() -> Iterator[None]:
-    """Make Ray start as on macOS and Windows, where its servers listen on 127.0.0.1 only."""
-    # Ray reads RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0, which would do this, only when it is imported.
-    original = ray_constants.ENABLE_RAY_CLUSTER
-    setattr(ray_constants, "ENABLE_RAY_CLUSTER", False)  # noqa: B010  it is annotated as what the variable says
-    try:
-        yield
-    finally:
-        setattr(ray_constants, "ENABLE_RAY_CLUSTER", original)  # noqa: B010
-
-
-@contextmanager
-def _in_new_sessions(template: Template | None) -> Iterator[list[Any]]:
-    """Make each process that Ray starts lead a new session, which `template` ends; collect them in the list."""
-    daemons: list[Any] = []
-    original: Any = services.ConsolePopen
-
-    class InOwnSession(original):  # type: ignore[misc]
-        def __init__(self, *arguments: Any, **options: Any) -> None:
-            super().__init__(*arguments, start_new_session=True, **options)
-            daemons.append(self)
-            if template is not None:
-                template.guard(self.pid)
-
-    if detect_fate_sharing_support():  # type: ignore[no-untyped-call]
-        # Ray has no setting for it. Elsewhere (macOS) Ray ends its processes through the driver's process group, in
-        # which they have to stay.
-        setattr(services, "ConsolePopen", InOwnSession)  # noqa: B010  mypy lets no class be assigned to
-    try:
-        yield daemons
-    finally:
-        setattr(services, "ConsolePopen", original)  # noqa: B010
-
-
 def _unused_daemons(settings: Mapping[str, Any]) -> list[str]:
     """Return the methods of Ray's Node that start a daemon which a run with these settings of ray.init never uses."""
     # Each is a Python process that imports for half a second of a core, and Ray waits for the dashboard's server.
@@ -219,62 +179,3 @@ def _unused_daemons(settings: Mapping[str, Any]) -> list[str]:
     if not settings.get("include_dashboard"):
         unused.append("start_api_server")
     return unused
-
-
-@contextmanager
-def without_daemons(starts: Sequence[str]) -> Iterator[None]:
-    """Make these methods of Ray's Node start nothing."""
-    originals = {name: getattr(Node, name) for name in starts}
-    try:
-        for name in starts:
-            # ray.init has no settings for them.
-            setattr(Node, name, _start_nothing)
-        yield
-    finally:
-        for name, original in originals.items():
-            setattr(Node, name, original)
-
-
-@contextmanager
-def forking(template: Template | None) -> Iterator[None]:
-    """Make a raylet that is started meanwhile have its workers forked from the template."""
-    if template is None:
-        yield
-        return
-    original: Any = Node.start_raylet
-
-    def start_raylet(node: Any, *arguments: Any, **options: Any) -> None:
-        # ray.init has no setting for it.
-        node._ray_params.worker_path = str(WORKER)
-        original(node, *arguments, **options)
-
-    setattr(Node, "start_raylet", start_raylet)  # noqa: B010  as above
-    try:
-        with template.for_workers():
-            yield
-    finally:
-        setattr(Node, "start_raylet", original)  # noqa: B010
-
-
-def _start_nothing(*_arguments: Any, **_options: Any) -> None:
-    return
-
-
-@contextmanager
-def without_signal_handlers() -> Iterator[None]:
-    """Make Ray leave Python's SIGTERM handler in place, so that the run ends gracefully.
-
-    Ray's handler would end the process by SystemExit, or kill Ray first.
-    """
-    original = utils.set_sigterm_handler
-    # Ray has no setting for it.
-    setattr(utils, "set_sigterm_handler", _keep_sigterm_handler)  # noqa: B010  as above
-    try:
-        yield
-    finally:
-        setattr(utils, "set_sigterm_handler", original)  # noqa: B010
-
-
-def _keep_sigterm_handler(_: object) -> None:
-    # Install Python's handler again: Ray's C++ code has replaced it meanwhile, and would abort the process.
-    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))

@@ -1,7 +1,11 @@
-"""Messages and heartbeats of rollout workers to the driver during a call, through Ray's key-value store.
+"""Through Ray's key-value store during calls: messages and heartbeats of rollout workers, and the limit of updates.
 
 The call occupies the worker's actor thread, so a second thread posts messages, at most twice a second, and a heartbeat
 every ten seconds. The driver reports workers that fall silent, for example in C code that holds Python's lock.
+
+A learner's process is busy with the update that is to end, and so takes no call. It asks the store instead, at most
+once a second, between two minibatches, whether the driver has posted that the limit has passed. The driver's clock
+decides, because the clocks of machines differ.
 """
 
 from __future__ import annotations
@@ -11,14 +15,12 @@ import secrets
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from time import perf_counter
 
-from ray.experimental import internal_kv
-
+from marlflow.runtime.ray.private_api import forget, is_stored, store, stored, stored_keys
 from marlflow.sampling.messages import News, Silent, from_bytes, to_bytes
 
-_NAMESPACE = b"marlflow"
 _POLL_INTERVAL_S = 0.5
 _READ_TIMEOUT_S = 5.0
 _HEARTBEAT_S = 10.0
@@ -26,6 +28,7 @@ _SILENT_POLLS = 60
 """A worker is reported as silent after this many polls without a message, then after twice as many, and so on."""
 
 log = logging.getLogger("marlflow")
+_ASK_EVERY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ class Outbox:
             while self._waiting:
                 news.append(self._waiting.popleft())
             self._posted += 1
-            _put(f"{self._prefix}{self._posted:09d}", to_bytes(news))
+            store(f"{self._prefix}{self._posted:09d}", to_bytes(news))
 
     def _post_loop(self) -> None:
         pause = threading.Event()
@@ -92,11 +95,12 @@ class Inbox:
             log.info("news of the rollout workers can no longer be read: %s", error)
 
     def _read(self) -> None:
-        for key in sorted(_keys(self.address.prefix)):
+        for key in sorted(stored_keys(self.address.prefix)):
             # The value of this key is a batch of messages; a heartbeat has none.
-            value = internal_kv._internal_kv_get(key, namespace=_NAMESPACE)
-            internal_kv._internal_kv_del(key, namespace=_NAMESPACE)
-            self._silent_polls[_worker_of(key, self.address)] = 0
+            value = stored(key)
+            forget(key)
+            worker, _, _ = key[len(self.address.prefix) :].partition(b".")
+            self._silent_polls[int(worker)] = 0
             for news in from_bytes(value) if value else ():
                 self._on_news(news)
 
@@ -116,14 +120,57 @@ class Inbox:
             self._thread.join(_READ_TIMEOUT_S)
 
 
-def _worker_of(key: Any, address: Address) -> int:
-    return int(key[len(address.prefix) :].partition(b".")[0])
+@dataclass(slots=True)
+class PostedLimit:
+    """An UpdateLimit in a learner's process, which has passed while there is an entry `key` in the store."""
+
+    key: str = field(default_factory=lambda: f"updates_end.{secrets.token_hex(8)}")
+    _asked_at_s: float = field(default_factory=perf_counter, compare=False)
+    _has_passed: bool = False
+
+    def has_passed(self) -> bool:
+        if (now_s := perf_counter()) - self._asked_at_s >= _ASK_EVERY_S:
+            self._asked_at_s = now_s
+            self._has_passed = is_stored(self.key)
+        return self._has_passed
+
+    def __reduce__(self) -> tuple[type[PostedLimit], tuple[str]]:
+        return PostedLimit, (self.key,)
 
 
-def _put(key: str, value: bytes) -> None:
-    internal_kv._internal_kv_put(key, value, namespace=_NAMESPACE)
+class LimitPost:
+    """Posts on the driver, in a thread, that `limit` has passed, once it has."""
 
+    def __init__(self) -> None:
+        self.limit = PostedLimit()
+        self._lock = threading.Lock()
+        self._timer: threading.Timer | None = None
+        self._is_posted = False
 
-def _keys(prefix: str) -> list[Any]:
-    keys: list[Any] = internal_kv._internal_kv_list(prefix, namespace=_NAMESPACE)
-    return keys
+    def end_at(self, at_s: float) -> None:
+        """Let the limit pass at `at_s` (time.perf_counter) instead of an earlier given time."""
+        with self._lock:
+            self._cancel()
+            if self._is_posted:
+                forget(self.limit.key)
+                self._is_posted = False
+            self._timer = threading.Timer(at_s - perf_counter(), self._post)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def close(self) -> None:
+        """Post nothing from now on."""
+        with self._lock:
+            self._cancel()
+
+    def _post(self) -> None:
+        with self._lock:
+            # Another time was given, or the run has ended, while this thread started.
+            if self._timer is threading.current_thread():
+                store(self.limit.key, b"")
+                self._is_posted = True
+
+    def _cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

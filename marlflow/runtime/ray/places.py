@@ -50,7 +50,8 @@ class RayPlace:
             except _ActorDied as death:
                 # The calls in flight are all lost, but only the first to notice restarts the actor.
                 lost = [item for items in self._calls_in_flight.values() for item in items]
-                await self.host.restart(generation, death.reason, len(lost), sum(map(_rows_of, lost)))
+                rows = sum(item.rows for item in lost if getattr(item, "payloads", ()))
+                await self.host.restart(generation, death.reason, len(lost), rows)
                 return run.lost_outcome(items)
             # The rows were lost with the machine that stored them.
             except ray.exceptions.ObjectLostError:
@@ -113,7 +114,7 @@ class _Chain:
     def __init__(self, number: int, calls: Sequence[StageCall]) -> None:
         self.number, self._stages = number, len(calls)
         first, last = calls[0], calls[-1]
-        self.packs = _is_packed(last.traits.emits)
+        self.packs = isinstance(last.traits.emits, type) and issubclass(last.traits.emits, Rows)
         self.publisher: LearnerHandle | None = next((call.at for call in calls if call.traits.publishes), None)
         stores = isinstance(last.at, ReplayHandle) and last.traits.emits is Inserted
         self.stores: ReplayHandle | None = last.at if stores else None
@@ -124,11 +125,3 @@ class _Chain:
         """Return the outcome of a call whose items were lost."""
         now_s = time.time()
         return Outcome([], [StageTimes(now_s, now_s, 0)] * self._stages, lost=len(items))
-
-
-def _rows_of(item: Any) -> int:
-    return item.rows if getattr(item, "payloads", ()) else 0
-
-
-def _is_packed(hint: Any) -> bool:
-    return isinstance(hint, type) and issubclass(hint, Rows)

@@ -17,11 +17,11 @@ from marlflow.runtime.ray.inference_members import frozen_by_reference
 from marlflow.runtime.ray.message_channel import Address
 from marlflow.runtime.ray.rollout_actor import RolloutActor, without_parameters
 from marlflow.runtime.spec import RunSpec
-from marlflow.sampling.deadline import Deadline
-from marlflow.sampling.frozen_store import StoredEntries
+from marlflow.sampling.population import StoredEntries
 from marlflow.sampling.protocol import EvaluationRequest, FrozenPolicy, Matchup, Request
 from marlflow.sampling.receipts import Fault, Receipt
-from marlflow.sampling.referee import worker_name
+from marlflow.sampling.watchdog import Deadline
+from marlflow.sampling.worker import worker_name
 
 
 class SharedRequest:

@@ -24,8 +24,8 @@ from marlflow.runtime.ray.handles import LearnerHandle
 from marlflow.runtime.ray.host import ChainResult, RemoteError, as_exception
 from marlflow.runtime.ray.remote_worker import RemoteWorker
 from marlflow.runtime.ray.workers import RayWorkers
-from marlflow.runtime.sharding import ON_WORKERS, payloads_by_worker
 from marlflow.runtime.spec import LearnerSpec
+from marlflow.runtime.stage_chain import ON_WORKERS, payloads_by_worker
 from marlflow.sampling.receipts import Fault
 
 _UNAVAILABLE = (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError)

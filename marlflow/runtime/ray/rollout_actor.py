@@ -14,19 +14,16 @@ from marlflow.batches.items import Weights
 from marlflow.flow.protocols import OperatorRaised
 from marlflow.runtime.ray.host import RESIDENTS, ChainResult, Host, RemoteError, as_array, flats_of, remote_error
 from marlflow.runtime.ray.inference import remote_actors
+from marlflow.runtime.ray.inference_members import fetch_weights
 from marlflow.runtime.ray.message_channel import Address, Outbox
-from marlflow.runtime.ray.weights_by_reference import fetch_weights
 from marlflow.runtime.sampling_worker import referee
-from marlflow.runtime.sharding import shard
 from marlflow.runtime.spec import RunSpec
-from marlflow.runtime.stage_chain import run_chain
-from marlflow.sampling.deadline import Deadline
-from marlflow.sampling.hang_monitor import HangMonitor
-from marlflow.sampling.output import OutputCapture
+from marlflow.runtime.stage_chain import run_chain, shard
+from marlflow.sampling.messages import HangMonitor, OutputCapture
 from marlflow.sampling.protocol import EvaluationRequest, FrozenPolicy, Matchup, Request, Worker
 from marlflow.sampling.receipts import MembersSent
-from marlflow.sampling.referee import Referee
-from marlflow.sampling.watchdog import Watchdog
+from marlflow.sampling.watchdog import Deadline, Watchdog
+from marlflow.sampling.worker import Referee
 
 _KILL_AFTER_TIMEOUTS = 2
 """The process is killed after this many step timeouts, since an exception cannot interrupt code in C."""

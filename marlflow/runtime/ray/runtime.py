@@ -8,21 +8,17 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
-import grpc  # type: ignore[import-untyped]
 import ray
-from ray._private import worker as ray_worker
-from ray._private.internal_api import get_memory_info_reply
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 from marlflow.base.errors import ActorLost, RuntimeFailed
 from marlflow.batches.items import Weights
 from marlflow.learner.protocol import Learner
-from marlflow.replay.protocol import Replay
-from marlflow.replay.shards import first_row_of
+from marlflow.replay.protocol import Replay, first_row_of
 from marlflow.runtime.protocol import RunComponents, RuntimeState
 from marlflow.runtime.ray.actors import Actors, cause
 from marlflow.runtime.ray.checkpointing import RayCheckpointing
-from marlflow.runtime.ray.cluster import join
+from marlflow.runtime.ray.cluster import join, reserve
 from marlflow.runtime.ray.handles import LearnerHandle, ReplayHandle, RestartableHost, call_restarting
 from marlflow.runtime.ray.health import (
     CONNECT_POLL_S,
@@ -34,23 +30,20 @@ from marlflow.runtime.ray.health import (
 )
 from marlflow.runtime.ray.host import RemoteError, as_exception
 from marlflow.runtime.ray.inference import start_inference
-from marlflow.runtime.ray.local_ray import LocalRay, dashboard_url, start_local, without_signal_handlers
-from marlflow.runtime.ray.message_channel import Address, Inbox
+from marlflow.runtime.ray.local_ray import LocalRay, start_local
+from marlflow.runtime.ray.message_channel import Address, Inbox, LimitPost
 from marlflow.runtime.ray.places import RayPlace
-from marlflow.runtime.ray.posted_limit import LimitPost
+from marlflow.runtime.ray.private_api import dashboard_url, object_store_bytes, without_signal_handlers
 from marlflow.runtime.ray.replicas import RayReplicas
-from marlflow.runtime.ray.reservation import reserve
 from marlflow.runtime.ray.workers import RayWorkers
-from marlflow.runtime.relocation import DriverPlace
 from marlflow.runtime.resources import Machines, local_resources
 from marlflow.runtime.spec import LearnerSpec, RunSpec
-from marlflow.sampling.deadline import Deadline
+from marlflow.runtime.stage_chain import InlinePlace
 from marlflow.sampling.messages import News
 from marlflow.sampling.protocol import FrozenPolicy
 from marlflow.sampling.receipts import Fault
 from marlflow.sampling.saved_state import ResumeReport
-
-_STORE_TIMEOUT_S = 5.0
+from marlflow.sampling.watchdog import Deadline
 
 
 class RayRuntime:
@@ -151,7 +144,7 @@ class RayRuntime:
             workers,
             {name: cast("Learner", handle) for name, handle in self._learners.items()},
             {name: cast("Replay", handle) for name, handle in self._replays.items()},
-            DriverPlace(_fetch, ray.put),
+            InlinePlace(fetch=_fetch, put=ray.put),
             self._referees,
             self._dashboard_url,
         )
@@ -232,7 +225,7 @@ class RayRuntime:
         return self._keeping
 
     def object_store_bytes(self) -> int | None:
-        return _object_store_bytes() if ray.is_initialized() and self._loss() is None else None
+        return object_store_bytes() if ray.is_initialized() and self._loss() is None else None
 
     # -- connecting and closing -----------------------------------------------------------------------------------
 
@@ -332,21 +325,6 @@ def _wait(refs: Sequence[Any]) -> None:
             raise ActorLost(f"a process of the run died while it started: {cause(error)}") from error
         if isinstance(answer, RemoteError):
             raise as_exception(answer)
-
-
-def _object_store_bytes() -> int | None:
-    # One raylet asks all others: about 3 ms on one machine, too much for every round. Ray has no public API for this
-    # number but its dashboard's.
-    node: Any = ray_worker._global_node
-    if node is None:
-        return None
-    # Named, since Ray would ask the GCS for one: a call that nothing interrupts, 60 s long if the GCS was lost.
-    raylet = (node.node_ip_address, node.node_manager_port)
-    try:
-        reply = get_memory_info_reply(None, *raylet, _STORE_TIMEOUT_S)  # type: ignore[no-untyped-call]
-    except grpc.RpcError:
-        return None
-    return int(reply.store_stats.object_store_bytes_used)
 
 
 def _ignore(news: Fault | RuntimeFailed) -> None:

@@ -22,7 +22,8 @@ import ray
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler
 
-from marlflow.runtime.ray.local_ray import start_local, without_signal_handlers
+from marlflow.runtime.ray.local_ray import start_local
+from marlflow.runtime.ray.private_api import without_signal_handlers
 
 Reported: TypeAlias = Callable[[int, float | None], bool]
 """Takes the env steps and the objective of a report, and returns whether the trial shall continue."""

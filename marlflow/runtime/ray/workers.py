@@ -16,17 +16,17 @@ import ray
 from marlflow.base.errors import ActorLost, FaultKind
 from marlflow.base.progress import progress
 from marlflow.batches.items import Weights
+from marlflow.runtime.protocol import make_round
 from marlflow.runtime.ray import actors as limits
 from marlflow.runtime.ray.actors import Actors, cause
 from marlflow.runtime.ray.host import RemoteError, as_exception
+from marlflow.runtime.ray.inference_members import by_reference
 from marlflow.runtime.ray.message_channel import Address
 from marlflow.runtime.ray.remote_worker import RemoteWorker, SharedRequest
-from marlflow.runtime.ray.weights_by_reference import by_reference
-from marlflow.runtime.rounds import make_round
 from marlflow.runtime.spec import RunSpec
-from marlflow.sampling.env_closing import CLOSE_TIMEOUT_S
 from marlflow.sampling.protocol import Assign, EvaluationRequest, Request, Round
 from marlflow.sampling.receipts import Evaluated, Fault, Receipt
+from marlflow.sampling.watchdog import CLOSE_TIMEOUT_S
 
 _LOST = (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError)
 """Errors instead of an answer: the worker's process is lost, or weights for it are, with their machine."""

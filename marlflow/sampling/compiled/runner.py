@@ -20,14 +20,12 @@ from marlflow.compiled.counter_random import bits64, uint64
 from marlflow.env.batched.protocol import info_keys
 from marlflow.env.functional.batch import FunctionalBatch
 from marlflow.policy.compiled_actor import CompiledActor, Given, StackedMember
+from marlflow.sampling.acting_policy import ActingPolicy, Memory
 from marlflow.sampling.batched_pool import BatchedEnvPool
-from marlflow.sampling.compiled.breaks import breaks_in
+from marlflow.sampling.compiled.call import Break, TickColumns, breaks_in, seating, taken
 from marlflow.sampling.compiled.program import CallInputs, Columns, FragmentProgram, Live, Player
-from marlflow.sampling.compiled.seating import seating
-from marlflow.sampling.compiled.tick_columns import Break, TickColumns, taken
 from marlflow.sampling.episodes import RESTARTED_EPISODE, TrainingEpisodes
 from marlflow.sampling.lanes import NO_EPISODE, Lanes
-from marlflow.sampling.policy_slots import Memory, PolicySlots
 from marlflow.sampling.receipts import CompiledCalls
 from marlflow.sampling.runner import Ended, Runner, results_of
 from marlflow.sampling.segment_builder import EndsOfRows, SegmentBuilder, Ticks
@@ -64,8 +62,8 @@ class CompiledRunner(Runner):
         self._batch, self._agents = envs, list(envs.first.agents)
         self._rows_of, self._seed, self._training = builder, seed, episodes
         self._actors = {
-            number: CompiledActor(slots.actor, slots.spaces.observation)
-            for number, slots in enumerate(self._policy_slots)
+            number: CompiledActor(acting.actor, acting.spaces.observation)
+            for number, acting in enumerate(self._acting_policies)
         }
         # By the number of a cohort: what it was made of, and its parameters.
         self._stacked: dict[int, tuple[Any, Any, Given]] = {}
@@ -128,38 +126,38 @@ class CompiledRunner(Runner):
         """Return all that may act in the next call, by number."""
         entry_of = self.lanes.entry_of.reshape(-1, self.lanes.stride)
         players = []
-        for number, slots in enumerate(self._policy_slots):
+        for number, acting in enumerate(self._acting_policies):
             played = [
                 slot
                 for slot, agent in enumerate(self._agents)
                 if (self._fits(agent, number) if self._seating.is_dealt else (entry_of[:, slot] == number).any())
             ]
             if played:
-                players.append(self._player(number, slots, tuple(played)))
+                players.append(self._player(number, acting, tuple(played)))
         return players
 
     def _fits(self, agent: str, number: int) -> bool:
-        """Return whether an agent has the spaces of the policy slots `number`."""
+        """Return whether an agent has the spaces of the acting policy `number`."""
         if (found := self._fitting.get((agent, number))) is None:
-            first, of_policy = self._envs.first, self._policy_slots[number].spaces
+            first, of_policy = self._envs.first, self._acting_policies[number].spaces
             of_agent = first.observation_space(agent), first.action_space(agent)
             found = self._fitting[agent, number] = of_agent == (of_policy.observation, of_policy.action)
         return found
 
-    def _player(self, number: int, slots: PolicySlots, played: tuple[int, ...]) -> Player:
+    def _player(self, number: int, acting: ActingPolicy, played: tuple[int, ...]) -> Player:
         if number not in self._actors:
-            self._actors[number] = CompiledActor(slots.actor, slots.spaces.observation)
-        start, members = getattr(slots.spaces.action, "start", 0), 0
-        if isinstance(slots, FrozenCohort):
-            most = max(slots.members.in_slots(), default=0)
+            self._actors[number] = CompiledActor(acting.actor, acting.spaces.observation)
+        start, members = getattr(acting.spaces.action, "start", 0), 0
+        if isinstance(acting, FrozenCohort):
+            most = max(acting.members.in_slots(), default=0)
             members = _capacity(most + 1, _FEWEST_MEMBERS)
         return Player(
             number,
             self._actors[number],
             played,
-            slots.buffer is not None,
-            slots.spaces.masked,
-            slots.sees_state,
+            acting.buffer is not None,
+            acting.spaces.masked,
+            acting.sees_state,
             members,
             np.asarray(start, np.int32) if np.any(start) else 0,
         )
@@ -168,7 +166,7 @@ class CompiledRunner(Runner):
         num_envs, stride = len(self._env_indices), self.lanes.stride
         memories = []
         for player in program.players:
-            memory = self._policy_slots[player.number].memory
+            memory = self._acting_policies[player.number].memory
             lanes = self._lanes_of_player(program, player)
             memories.append(None if memory is None else jnp.asarray(memory.recall(lanes)))
         return Live(
@@ -195,10 +193,10 @@ class CompiledRunner(Runner):
         )
 
     def _given(self, player: Player) -> Given:
-        slots = self._policy_slots[player.number]
-        if not isinstance(slots, FrozenCohort):
+        acting = self._acting_policies[player.number]
+        if not isinstance(acting, FrozenCohort):
             return player.actor.given()
-        in_slots = slots.members.in_slots()
+        in_slots = acting.members.in_slots()
         key = player.members, *((slot, id(frozen)) for slot, frozen in in_slots.items())
         known = self._stacked.get(player.number)
         if known is None or known[0] != key:
@@ -216,7 +214,7 @@ class CompiledRunner(Runner):
     def _land(self, program: FragmentProgram, after: Live, columns: Columns) -> None:
         """Take over what a call gave: rows, results, faults, and the state of all environments."""
         fragment = TickColumns(program, columns, self.lanes, self._next_numbers(), self._seating)
-        broken = breaks_in(fragment, lambda player: self._policy_slots[player.number], self._failure_of)
+        broken = breaks_in(fragment, lambda player: self._acting_policies[player.number], self._failure_of)
         running, ticks = fragment.counted(broken)
         self.env_steps += int(np.count_nonzero(running))
         self.agent_steps += int(np.count_nonzero(ticks.decided))
@@ -241,29 +239,29 @@ class CompiledRunner(Runner):
         """Write the rows of all players into their buffers."""
         columns = fragment.columns
         for number, player in enumerate(fragment.program.players):
-            slots, rows = self._policy_slots[player.number], columns.players[number]
-            if slots.buffer is None:
+            acting, rows = self._acting_policies[player.number], columns.players[number]
+            if acting.buffer is None:
                 continue
             index, slot = fragment.places(player)
             lanes = index * self.lanes.stride + slot
             active = rows["active"] & np.take_along_axis(ticks.decided, lanes, 1)
             tick, _ = which = np.nonzero(active)
             index, lanes = index[which], lanes[which]
-            seen = {"obs": slots.stack(taken(rows["obs"], active))}
-            if slots.spaces.masked:
+            seen = {"obs": acting.stack(taken(rows["obs"], active))}
+            if acting.spaces.masked:
                 seen["action_mask"] = taken(rows["action_mask"], active)
             if player.sees_state:
                 seen["state"] = columns.states[tick, index]
-            if slots.memory is not None:
-                versions = np.full(len(lanes), slots.version)
+            if acting.memory is not None:
+                versions = np.full(len(lanes), acting.version)
                 # The memory of a lane's first row, in an episode from before, was computed before this call.
                 first = np.unique(lanes, return_index=True)[1]
                 first = first[fragment.begun_before[tick[first], index[first]] == 0]
-                earlier = slots.memory.state(lanes[first])["made_by"]
-                versions[first] = np.where(earlier < 0, slots.version, earlier)
+                earlier = acting.memory.state(lanes[first])["made_by"]
+                versions[first] = np.where(earlier < 0, acting.version, earlier)
                 seen |= {"memory": taken(rows["memory"], active), "memory_version": versions}
             action, logp = (taken(rows[name], active) for name in ("action", "behavior_logp"))
-            slots.buffer.write(slots.buffer.rows_of(lanes), cells[tick, lanes], seen, action, logp)
+            acting.buffer.write(acting.buffer.rows_of(lanes), cells[tick, lanes], seen, action, logp)
 
     def _end_rows(self, fragment: TickColumns, ticks: Ticks, ends: EndsOfRows) -> None:
         """Hand the segments that ended to their policies, with final observations."""
@@ -271,12 +269,12 @@ class CompiledRunner(Runner):
         terminated = fragment.columns.terminated[ends.tick, index, slot]
         entry = ticks.entry_of[ends.tick, ends.lane]
         for player in fragment.program.players:
-            slots, at = self._policy_slots[player.number], np.flatnonzero(entry == player.number)
-            if slots.buffer is None or not len(at):
+            acting, at = self._acting_policies[player.number], np.flatnonzero(entry == player.number)
+            if acting.buffer is None or not len(at):
                 continue
             place = fragment.columns.final_at[ends.tick[at], index[at]]
             segments = Segments(
-                slots.buffer.rows_of(ends.lane[at]),
+                acting.buffer.rows_of(ends.lane[at]),
                 ends.start[at],
                 ends.stop[at],
                 terminated[at],
@@ -285,23 +283,23 @@ class CompiledRunner(Runner):
                 fragment.episode[ends.tick[at], index[at]],
                 self._seen_at_end(fragment, player, place, slot[at]),
             )
-            self._rows_of.add_segments(slots.policy, segments, ends.lane[at])
+            self._rows_of.add_segments(acting.policy, segments, ends.lane[at])
 
     def _seen_at_end(self, fragment: TickColumns, player: Player, place: Array, slot: Array) -> dict[str, Array]:
-        slots, program, finals = self._policy_slots[player.number], fragment.program, fragment.finals
+        acting, program, finals = self._acting_policies[player.number], fragment.program, fragment.finals
         obs = program.final_rows("obs", finals, place, slot)
         assert obs is not None, "observations are kept"
-        seen = {"obs": slots.stack(obs)}
-        if slots.spaces.masked:
+        seen = {"obs": acting.stack(obs)}
+        if acting.spaces.masked:
             masks = program.final_rows("action_mask", finals, place, slot)
             if masks is None:
-                masks = np.ones((len(slot), slots.spaces.mask_width), bool)
+                masks = np.ones((len(slot), acting.spaces.mask_width), bool)
             # Without a legal action, a final mask says nothing.
             masks[~masks.any(axis=1)] = True
             seen["action_mask"] = masks
         if player.sees_state:
             seen["state"] = finals["state"][place]
-        if slots.memory is not None:
+        if acting.memory is not None:
             seen["memory"] = finals[f"memory.{player.number}"][place, program.column(player)[slot]]
         return seen
 
@@ -339,7 +337,7 @@ class CompiledRunner(Runner):
         """Put the state of all environments where single steps have it."""
         lanes, envs = self.lanes, self._batch
         for number, player in enumerate(fragment.program.players):
-            if (memory := self._policy_slots[player.number].memory) is not None:
+            if (memory := self._acting_policies[player.number].memory) is not None:
                 self._remember(fragment, player, memory, np.asarray(after.memories[number]), ticks)
         self._functional.continue_with(after.carry)
         current, begun = fragment.last_episode.copy(), fragment.begun.copy()
@@ -364,13 +362,13 @@ class CompiledRunner(Runner):
 
     def _remember(self, fragment: TickColumns, player: Player, memory: Memory, now: Array, ticks: Ticks) -> None:
         """Keep a player's memories, with the version that computed each."""
-        slots, lanes = self._policy_slots[player.number], self._lanes_of_player(fragment.program, player)
+        acting, lanes = self._acting_policies[player.number], self._lanes_of_player(fragment.program, player)
         is_last = fragment.begun_before == fragment.begun
         entry_of = ticks.entry_of.reshape(*is_last.shape, -1)
         acted = ticks.decided.reshape(entry_of.shape) & is_last[..., None] & (entry_of == player.number)
         flat = lanes.reshape(-1)
         earlier = np.where(np.repeat(fragment.begun > 0, lanes.shape[1]), -1, memory.state(flat)["made_by"])
-        versions = np.where(acted.any(0).reshape(-1)[flat], slots.version, earlier)
+        versions = np.where(acted.any(0).reshape(-1)[flat], acting.version, earlier)
         memory.load_state(flat, {"now": now.reshape(-1, *now.shape[2:]), "made_by": versions})
 
 

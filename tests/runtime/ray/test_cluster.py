@@ -81,7 +81,7 @@ def gcs(monkeypatch: pytest.MonkeyPatch) -> list[Exception]:
             os.write(2, b"gcs_client.cc:210: Failed to get cluster ID from GCS server: Unauthenticated\n")
             raise raised[0]
 
-    monkeypatch.setattr("marlflow.runtime.ray.cluster.GcsClient", ask)
+    monkeypatch.setattr("marlflow.runtime.ray.private_api.GcsClient", ask)
     return raised
 
 

@@ -18,8 +18,7 @@ import ray
 
 from marlflow.cli import main as cli
 from marlflow.runtime.forked import template, worker
-from marlflow.runtime.forked.sessions import kill_sessions
-from marlflow.runtime.forked.template import SOCKET_VARIABLE, SWITCH_VARIABLE, WORKER, Template
+from marlflow.runtime.forked.template import SOCKET_VARIABLE, SWITCH_VARIABLE, WORKER, Template, kill_sessions
 from marlflow.runtime.ray.local_ray import LocalRay
 
 TELL = """

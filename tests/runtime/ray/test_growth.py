@@ -25,7 +25,7 @@ from marlflow.checks.commands import runtime_of
 from marlflow.checks.validation import ready
 from marlflow.env.games.cartpole_team import CartPoleTeam
 from marlflow.runtime.protocol import Runtime
-from marlflow.runtime.ray import RayRuntime, reservation
+from marlflow.runtime.ray import RayRuntime, cluster
 from tests.conftest import RAY_CPUS
 from tests.runtime.driven_runs import driven
 from tests.runtime.small_runs import policies, small_run
@@ -97,14 +97,14 @@ def cpus_left(count: int) -> Iterator[None]:
 def test_numbers_of_free_cpus_that_are_too_old_only_cost_an_attempt(
     ray_session: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reservation, "PLACING_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(cluster, "PLACING_TIMEOUT_S", 2.0)
     spec = ready(small_run(rollouts=mf.Rollouts(num_workers=3, fragment_env_steps=20))).spec
     with cpus_left(2):
         # As before the others came, and then as it is.
         old = [[{"CPU": float(RAY_CPUS)}]]
-        now = reservation._free_resources
-        monkeypatch.setattr(reservation, "_free_resources", lambda requests: old.pop() if old else now(requests))
-        placed = reservation.reserve(spec)
+        now = cluster._free_resources
+        monkeypatch.setattr(cluster, "_free_resources", lambda requests: old.pop() if old else now(requests))
+        placed = cluster.reserve(spec)
         shares = [options["num_cpus"] for options in placed.options.values()]
         remove_placement_group(placed.group)
     assert not old

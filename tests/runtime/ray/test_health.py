@@ -18,7 +18,7 @@ import ray
 from ray._private import services, worker
 
 from marlflow.base.errors import ActorLost, RuntimeFailed
-from marlflow.runtime.forked.sessions import kill_sessions
+from marlflow.runtime.forked.template import kill_sessions
 from marlflow.runtime.ray import runtime
 from marlflow.runtime.ray.actors import cause
 from marlflow.runtime.ray.health import MAX_FAILED_CONNECTS, Endpoints, Watch, dead_daemon
@@ -105,13 +105,13 @@ def test_all_processes_of_a_session_are_killed_and_no_others() -> None:
 WITHOUT_GCS = """
 import psutil
 from marlflow.runtime.ray.local_ray import start_local
-from marlflow.runtime.ray.runtime import _object_store_bytes
+from marlflow.runtime.ray.private_api import object_store_bytes
 
 local = start_local(num_cpus=1, object_store_memory=100 * 2**20, include_dashboard=False)
 (gcs,) = (one for one in psutil.Process().children(recursive=True) if one.name() == "gcs_server")
 gcs.kill()
 gcs.wait()
-print("asked", _object_store_bytes(), flush=True)
+print("asked", object_store_bytes(), flush=True)
 local.kill()
 """
 

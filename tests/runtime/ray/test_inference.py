@@ -20,8 +20,7 @@ from marlflow.runtime.protocol import Runtime
 from marlflow.runtime.ray import RayRuntime
 from marlflow.runtime.ray.host import RemoteError
 from marlflow.runtime.ray.inference import MAX_CACHED_VERSIONS, InferenceActor, InferenceKey, RemoteActor, remote_actors
-from marlflow.runtime.ray.inference_members import InferenceInput
-from marlflow.runtime.ray.weights_by_reference import ByReference
+from marlflow.runtime.ray.inference_members import ByReference, InferenceInput
 from marlflow.runtime.spec import RunSpec
 from marlflow.sampling.protocol import EvaluationRequest, Request, Round
 from marlflow.sampling.receipts import Evaluated

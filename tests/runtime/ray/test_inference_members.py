@@ -13,6 +13,7 @@ from marlflow.base.random import RowRandom
 from marlflow.policy.actor import Acted, Mode, RecurrentActor
 from marlflow.policy.stacked import RowGroups, members_of
 from marlflow.runtime.ray.inference_members import (
+    ByReference,
     CohortInput,
     CohortKey,
     HostedMembers,
@@ -20,7 +21,6 @@ from marlflow.runtime.ray.inference_members import (
     MemberKey,
     RemoteMembers,
 )
-from marlflow.runtime.ray.weights_by_reference import ByReference
 from tests.policy.test_stacked import ACTORS
 
 SCHEDULED = {"epsilon": 0.3, "exploration_noise": 0.1}

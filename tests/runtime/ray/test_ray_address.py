@@ -14,6 +14,7 @@ from marlflow.checks.validation import ready
 from marlflow.config.cluster_address import cluster_address, cluster_setting
 from marlflow.runtime.forked.template import SWITCH_VARIABLE
 from marlflow.runtime.ray import local_ray as local
+from marlflow.runtime.ray import private_api
 from marlflow.runtime.ray.cluster import join
 from tests.runtime.ray.processes import printed_by
 from tests.runtime.ray.test_cluster import closed_port
@@ -91,7 +92,7 @@ def test_a_dashboard_is_started_if_asked_for_and_can_be(
     asked: list[dict[str, Any]] = []
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     monkeypatch.setenv(SWITCH_VARIABLE, "0")  # no workers come
-    monkeypatch.setattr(local.utils, "get_dashboard_dependency_error", lambda: missing)
+    monkeypatch.setattr(private_api.utils, "get_dashboard_dependency_error", lambda: missing)
     monkeypatch.setattr(local.ray, "init", lambda **settings: asked.append(settings))
     local.start_local(include_dashboard=False)
     if missing is None:

@@ -14,7 +14,7 @@ from marlflow.config.experiment import Env
 from marlflow.env.games.cartpole_team import CartPoleTeam
 from marlflow.runtime.ray.remote_worker import RemoteWorker, SharedRequest
 from marlflow.runtime.ray.workers import _answers
-from marlflow.sampling.frozen_store import MemoryStore, StoredEntries
+from marlflow.sampling.population import MemoryStore, StoredEntries
 from marlflow.sampling.protocol import FrozenPolicy, Request
 from marlflow.sampling.receipts import Fault
 from tests.runtime.small_runs import small_spec

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import find
 
 from marlflow.replay.sampling import Uniform
-from marlflow.runs.checkpoint_files import replay_state
+from marlflow.runs.checkpoint_format import replay_state
 from marlflow.runtime.ray import host
 from tests.replay.joint_batches import joint_batches, put
 from tests.replay.test_joint_replay import make_replay

@@ -21,10 +21,8 @@ from ray.util.placement_group import placement_group_table, remove_placement_gro
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.config.experiment import PlacementOverrides, Policy, Rollouts, RunPlacement
-from marlflow.runtime.process_layout import place_processes
-from marlflow.runtime.ray.cluster import free_machines, join
-from marlflow.runtime.ray.reservation import reserve
-from marlflow.runtime.resources import problems, requests_of, total
+from marlflow.runtime.ray.cluster import free_machines, join, reserve
+from marlflow.runtime.resources import place_processes, problems, requests_of, total
 from marlflow.runtime.spec import LearnerPlacement, Resources, RunSpec
 from tests.forked_workers import closed_template, forked_workers
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, small_spec

@@ -1,10 +1,10 @@
-"""The inline runtime."""
+"""The inline runtime: one process and thread, deterministic to the bit."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
@@ -13,10 +13,11 @@ import torch
 from marlflow.base.errors import ConfigInvalid, RuntimeFailed
 from marlflow.base.serialization import Tree, from_bytes, to_bytes
 from marlflow.batches.batch import Batch
+from marlflow.flow import Outcome, StageCall
 from marlflow.learner.gradient_exchange import ClockLimit
 from marlflow.learner.learner import TorchLearner
 from marlflow.replay.protocol import SavedReplay
-from marlflow.runs.checkpoint_files import (
+from marlflow.runs.checkpoint_format import (
     WORKERS,
     check_names,
     learner_file,
@@ -24,21 +25,26 @@ from marlflow.runs.checkpoint_files import (
     replay_bytes,
     replay_state,
 )
-from marlflow.runtime.inline.place import InlinePlace, InlineReplicasPlace
-from marlflow.runtime.packing import pack_batch, unpack_batch
-from marlflow.runtime.protocol import RunComponents, RuntimeState
+from marlflow.runtime.protocol import RunComponents, RuntimeState, make_round
 from marlflow.runtime.resources import without_cuda
-from marlflow.runtime.rounds import make_round
 from marlflow.runtime.spec import LearnerSpec, RunSpec
-from marlflow.sampling import env_closing as closing
-from marlflow.sampling.deadline import Deadline
-from marlflow.sampling.hang_monitor import HangMonitor
-from marlflow.sampling.messages import News
+from marlflow.runtime.stage_chain import (
+    ON_WORKERS,
+    AllShards,
+    InlinePlace,
+    over_all,
+    pack_batch,
+    payloads_by_worker,
+    run_chain,
+    shard,
+    unpack_batch,
+)
+from marlflow.sampling.messages import HangMonitor, News
 from marlflow.sampling.population import seated_in
 from marlflow.sampling.protocol import Assign, EvaluationRequest, FrozenPolicy, Request, Round, Worker
 from marlflow.sampling.receipts import Evaluated, Fault, Receipt
 from marlflow.sampling.saved_state import ResumeReport, files_recorded, merged, share
-from marlflow.sampling.watchdog import Watchdog
+from marlflow.sampling.watchdog import Deadline, Watchdog, close_by
 
 log = logging.getLogger("marlflow")
 
@@ -105,7 +111,7 @@ class InlineWorkers:
         """Close all environments; return failures."""
         self._monitor.close()
         # One deadline for all workers together.
-        deadline_s = perf_counter() + closing.CLOSE_TIMEOUT_S
+        deadline_s = close_by()
         return tuple(fault for worker in self._workers for fault in worker.close(deadline_s - perf_counter()))
 
 
@@ -144,8 +150,8 @@ class InlineRuntime:
             place = InlinePlace(f"learner {name}")
             learner = self._learners[name] = replace(learner_spec, update_limit=self._update_limit).learner()
             learner.place = InlineReplicasPlace(spec.num_workers) if learner_spec.on_workers else place
-            for shard, replay_name in enumerate(learner_spec.replays):
-                replay = self._replays[replay_name] = learner_spec.replay(shard)
+            for number, replay_name in enumerate(learner_spec.replays):
+                replay = self._replays[replay_name] = learner_spec.replay(number)
                 replay.place = InlinePlace(f"replay {replay_name}") if learner_spec.replays_apart else place
         self._workers = InlineWorkers(spec, on_news or (lambda _: None))
         return RunComponents(self._workers, dict(self._learners), dict(self._replays))
@@ -211,3 +217,22 @@ class InlineRuntime:
         for fault in self.close_environments():
             log.warning("%s: %s", fault.where, fault.reason)
         torch.set_num_threads(self._threads)
+
+
+@dataclass(frozen=True, slots=True)
+class InlineReplicasPlace:
+    """The place of a learner with replicas: inline, one learner handles all workers' shards."""
+
+    workers: int
+    name: str = ON_WORKERS
+
+    def prepare(self, calls: Sequence[StageCall]) -> Callable[[Sequence[Any]], Outcome]:
+        chain = [over_all(call) for call in calls]
+
+        def call(items: Sequence[Any]) -> Outcome:
+            return Outcome(*run_chain(chain, [self._unpacked(item) for item in items]))
+
+        return call
+
+    def _unpacked(self, item: Any) -> AllShards:
+        return AllShards([shard(payloads) for payloads in payloads_by_worker(item, self.workers)])

@@ -1,17 +1,18 @@
-"""Slots and spaces of an environment's agents, and the separation of action masks from observations."""
+"""The agents of an environment: their declared names, slots and spaces, and action masks apart from observations."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
 from marlflow.base.arrays import Array
+from marlflow.base.errors import ConfigInvalid
 from marlflow.base.sentences import enumerated
 from marlflow.base.spaces import DISCRETE_KINDS
-from marlflow.env.declared import name_problem
 from marlflow.env.episode_location import EpisodeLocation
 
 _OBSERVATION, MASK = "observation", "action_mask"
@@ -116,3 +117,41 @@ class AgentSlots:
         if isinstance(space, spaces.Box) and np.shape(observation) != space.shape:
             reason = f"an observation of shape {space.shape} was declared, one of shape {np.shape(observation)} came"
             raise self._location.broken(reason, self.agents[slot])
+
+
+def declared_agents(env: Any) -> Sequence[str]:
+    """Return `possible_agents`; raises ConfigInvalid if there are none, or their names cannot be."""
+    agents = list(getattr(env, "possible_agents", ()))
+    if not agents:
+        raise ConfigInvalid(["the environment does not say beforehand which agents it has (possible_agents)"])
+    for number, agent in enumerate(agents):
+        if problem := name_problem(agent, agents[:number]):
+            raise ConfigInvalid([problem])
+    return agents
+
+
+def name_problem(agent: object, others: Container[str]) -> str | None:
+    """Return why `agent` cannot be the name of an agent besides `others`; None if it can."""
+    if not isinstance(agent, str):
+        name = f"agent_{agent if hasattr(agent, '__index__') else 0}"
+        return (
+            f"agent {agent!r} is of type {type(agent).__name__}, and agents are named by text; give it a name such as "
+            f"{name!r}, in possible_agents, agents and all dicts by agent, or put wrappers=named_agents first"
+        )
+    return f"two agents are named {agent!r}: give each a name of its own" if agent in others else None
+
+
+def matching_agents(env: Any, pattern: str) -> list[str]:
+    """Return the declared agents whose names match `pattern`, such as `adversary_*`; raises ConfigInvalid if none."""
+    declared = declared_agents(env)
+    matching = [agent for agent in declared if fnmatchcase(agent, pattern)]
+    if not matching:
+        raise ConfigInvalid([f"agents={pattern!r} matches none of {enumerated(declared)}"])
+    return matching
+
+
+def describe_space(space: spaces.Space[Any]) -> str:
+    """Return a short text for messages: Boxes without bounds."""
+    if isinstance(space, spaces.Dict):
+        return f"Dict({', '.join(f'{key}: {describe_space(inner)}' for key, inner in space.items())})"
+    return f"Box{space.shape}" if isinstance(space, spaces.Box) else str(space)
