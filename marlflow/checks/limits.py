@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from marlflow.algorithms.algorithm import Algorithm
 from marlflow.algorithms.dqn import DQN
 from marlflow.base.problems import Problem
-from marlflow.config.cluster_address import cluster_address, cluster_setting
 from marlflow.config.environment import argument_problems
 from marlflow.config.experiment import Experiment, RuntimeConfig
+from marlflow.config.placement import cluster_address, cluster_setting
 from marlflow.config.records import offline_records
 from marlflow.config.settings import setting_problems
 

@@ -1,15 +1,17 @@
 """Build objects from plain data, and report each value that does not fit.
 
 The signature of a class or function is the schema, so each default is written once, and users' classes are checked like
-marlflow's own.
+marlflow's own. The settings of objects that do not show them as dataclasses do are remembered.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import types
 import typing
+import weakref
 from bdb import BdbQuit
 from collections import abc
 from collections.abc import Callable, Mapping, Sequence
@@ -22,10 +24,17 @@ import torch
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.moved_names import moved_to
 from marlflow.base.near import meant, nearest
-from marlflow.config.recipes import remember
-from marlflow.config.renamed import unknown_key
-from marlflow.config.signatures import called, hints_of, parameters_of, positional_parameters, positional_slots
-from marlflow.config.target_nodes import TARGET, target_node, without_positional
+from marlflow.config.other_names import unknown_key
+from marlflow.config.target_nodes import (
+    TARGET,
+    called,
+    hints_of,
+    parameters_of,
+    positional_parameters,
+    positional_slots,
+    target_node,
+    without_positional,
+)
 from marlflow.env.user_code import ImportFailed, failed_call, import_module, own_lines
 from marlflow.env.user_code import attribute as attribute_of
 from marlflow.learner.optimizer import TorchOptimizer
@@ -154,7 +163,7 @@ def imported(name: object, path: str, problems: list[str]) -> Any:
     except ImportError as error:
         # Modules move between versions of marlflow; the public name stays.
         is_public = module_name.startswith("marlflow.") and attribute in importlib.import_module("marlflow").__all__
-        remedy = f"; did you mean marlflow.{attribute}?" if is_public else moved_to(name)
+        remedy = f"; did you mean marlflow.{attribute}?" if is_public else moved_to(str(name))
         problems.append(f"{path}: {name} cannot be imported: {error}{remedy}")
         return LEFT
     try:
@@ -169,7 +178,7 @@ def imported(name: object, path: str, problems: list[str]) -> Any:
         return value
     public = _public(module)
     kind = f"no {attribute!r}" if value is None else f"no class or function {attribute!r}"
-    problems.append(f"{path}: module {module_name} has {kind}{moved_to(name) or meant(attribute, public)}")
+    problems.append(f"{path}: module {module_name} has {kind}{moved_to(str(name)) or meant(attribute, public)}")
     return LEFT
 
 
@@ -359,3 +368,29 @@ def _is_protocol(hint: type) -> bool:
 
 def _protocol_members(hint: type) -> set[str]:
     return {name for name in {*vars(hint), *vars(hint).get("__annotations__", {})} if not name.startswith("_")}
+
+
+# By identity, because a class of a user's may define equality, or none.
+_SETTINGS: dict[int, tuple[weakref.ref[Any], Mapping[str, Any]]] = {}
+
+
+def remember(made: Any, settings: Mapping[str, Any]) -> None:
+    """Remember that the configuration `settings` made this object."""
+    number = id(made)
+    try:
+        reference = weakref.ref(made, lambda _: _SETTINGS.pop(number, None))
+    except TypeError:
+        return  # a class with slots
+    _SETTINGS[number] = reference, dict(settings)
+
+
+def settings_of(value: Any) -> Mapping[str, Any] | None:
+    """Return the settings that made an object, {} if it has no attributes, or None if they are not known."""
+    reference, settings = _SETTINGS.get(id(value), (None, None))
+    if reference is not None and reference() is value:
+        return settings
+    try:
+        takes_any = bool(inspect.signature(type(value)).parameters)
+    except (TypeError, ValueError):
+        return None
+    return None if takes_any or getattr(value, "__dict__", True) else {}

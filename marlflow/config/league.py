@@ -1,4 +1,4 @@
-"""Check a league before it starts: its sides, who plays what, and when its snapshots are taken."""
+"""Check a league before it starts: its sides, who plays what, and its snapshots; and make the dealer of matchups."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from marlflow.base.near import meant
 from marlflow.base.problems import Problems
 from marlflow.base.shortened import enumerated
 from marlflow.batches.items import Weights
+from marlflow.config.checked import CheckedExperiment
 from marlflow.config.comments import files
 from marlflow.config.experiment import Experiment, Policy
-from marlflow.config.league_members import added_members
-from marlflow.config.learners import policy_settings
+from marlflow.config.imported_policies import added_members
 from marlflow.config.opponents import only_opponents
-from marlflow.config.policy_assignment import TRIAL_EPISODES, PolicyAssignment, failure_problem
+from marlflow.config.policy_assignment import TRIAL_EPISODES, PolicyAssignment, failure_problem, policy_settings
 from marlflow.config.target_nodes import TARGET
 from marlflow.env import EnvAdapter
 from marlflow.league.dealing import LeagueMatchmaker
-from marlflow.league.league import League
+from marlflow.league.league import League, StoreSettings
 from marlflow.league.members import Members
 from marlflow.league.modes import (
     PFSP,
@@ -39,7 +39,9 @@ from marlflow.league.outcomes import scores_by, trial_result
 from marlflow.league.payoffs import Payoffs
 from marlflow.league.ratings import Ratings
 from marlflow.league.sides import Sides, sides_of
-from marlflow.matchmaking.matchmakers import TRIAL, AllowedSeats, EpisodeId, change_of, deal_one
+from marlflow.matchmaking.dealer import Dealer
+from marlflow.matchmaking.matchmakers import TRIAL, AllowedSeats, EpisodeId, Matchmaker, change_of, deal_one
+from marlflow.sampling.frozen_store import FrozenStore
 from marlflow.sampling.mapping import group
 from marlflow.sampling.population import Population
 
@@ -326,3 +328,33 @@ def _trial_problems(
     except MatchmakerFailed as error:
         return [failure_problem("league", error)]
     return []
+
+
+def store_of(experiment: Experiment) -> StoreSettings:
+    """Return where parameters of frozen entries are held."""
+    return StoreSettings() if experiment.league is None else experiment.league.store
+
+
+def dealer_of(checked: CheckedExperiment, store: FrozenStore | None = None) -> Dealer | None:
+    """Return the dealer of a run with a matchmaker or a league, in its initial state; None if its mapping is fixed.
+
+    Frozen entries are held in `store`; None: in memory.
+    """
+    experiment = checked.experiment
+    matchmaker: Matchmaker | None = None
+    if experiment.league is not None:
+        sides, _ = sides_of(experiment.league.sides, checked.agents)
+        matchmaker = dealing = league_matchmaker(
+            experiment.league, sides, checked.players, checked.spec.learning, checked.spec.seed
+        )
+        dealing.matches.modes = checked.spec.modes(experiment.league.snapshots.asked_mode)
+    elif callable(experiment.mapping):
+        # Copied, because an experiment is data and may be run again.
+        matchmaker = copy.deepcopy(experiment.mapping)
+    if matchmaker is None:
+        return None
+    spec, held = checked.spec, store_of(experiment)
+    workers = [spec.env_indices_of(worker) for worker in range(spec.num_workers)]
+    return Dealer(
+        matchmaker, checked.seats, spec.num_envs, spec.seed, workers, store, held.worker_members, held.distinct_members
+    )

@@ -17,7 +17,7 @@ from marlflow.base.near import meant
 from marlflow.base.problems import Problem, Problems
 from marlflow.base.spaces import Spaces
 from marlflow.config.experiment import Experiment, Policy
-from marlflow.config.frozen import unfit_problem
+from marlflow.config.imported_policies import unfit_problem
 from marlflow.runs.known_names import RANDOM
 from marlflow.runtime.spec import PolicySpec
 from marlflow.sampling.mapping import group

@@ -34,10 +34,14 @@ from marlflow.config.compose import (
     sweeper_params,
 )
 from marlflow.config.folders import searchpath_problems
-from marlflow.config.misread import cast_problems, deletion_problem, depth_problem, kind_problem, merge_problem
 from marlflow.config.suggestions import (
     CHOSEN_FOR_ONE,
     SECTION_OF,
+    cast_problems,
+    deletion_problem,
+    depth_problem,
+    kind_problem,
+    merge_problem,
     no_entry,
     no_league,
     no_option,

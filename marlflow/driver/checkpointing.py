@@ -16,7 +16,7 @@ from marlflow.base.errors import CheckpointFailed, CheckpointUnusable, ConfigInv
 from marlflow.base.serialization import Tree, from_bytes, to_bytes
 from marlflow.config.checked import CheckedExperiment
 from marlflow.config.environment import environment_identity
-from marlflow.config.league_members import FROM, MEMBER, POLICY
+from marlflow.config.imported_policies import FROM, MEMBER, POLICY
 from marlflow.driver.other_runs import files_of_other_runs, hash_of, source_of
 from marlflow.driver.queued_items import QueuedItems
 from marlflow.league.sides import sides_of

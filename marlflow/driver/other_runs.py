@@ -12,7 +12,7 @@ from marlflow.algorithms.from_run import FromRun, Frozen, with_copies
 from marlflow.algorithms.imported import Imported
 from marlflow.config.checked import CheckedExperiment
 from marlflow.config.experiment import Experiment, Policy
-from marlflow.config.league_members import COPY, FROM
+from marlflow.config.imported_policies import COPY, FROM
 from marlflow.config.warm_start import initial_file
 from marlflow.league.league import League
 from marlflow.runs.checkpoint_format import tensors_file

@@ -12,7 +12,7 @@ from marlflow.base.encoder import ObservationOutside
 from marlflow.base.errors import ConfigInvalid, InvalidInput
 from marlflow.base.random import RowRandom
 from marlflow.base.spaces import Spaces
-from marlflow.config.imports import space_problem
+from marlflow.config.imported_policies import space_problem
 from marlflow.driver.entrants import Entrant
 from marlflow.policy.actor import AskedMode, RecurrentActor
 from marlflow.sampling.policy_slots import PolicySlots
