@@ -197,7 +197,7 @@ def _goal_problems(context: CheckContext) -> Iterator[Problem | str]:
 def _record_problems(context: CheckContext) -> Iterator[Problem | str]:
     recorded = sources(context.experiment, context.policies)
     yield from recorded_critic_problems(context.policies, recorded)
-    yield from column_row_problems(context.policies, recorded)
+    yield from column_row_problems(context.experiment, context.policies, recorded)
 
 
 def _fit_problems(context: CheckContext) -> Iterator[Problem | str]:

@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from marlflow.algorithms.algorithm import TorchAlgorithm
+from marlflow.algorithms.cost_limit import CostLimit
 from marlflow.algorithms.shipped import SHIPPED
 from marlflow.base.near import absent, nearest
 from marlflow.base.problems import Problem
@@ -245,6 +247,7 @@ _PARTS: Final = {
     "multiplier_learning_rate": "cost.multiplier_learning_rate",
 }
 """Settings that have become those of parts, under the names that the shipped groups of parts are shown with."""
+_OF_COST_LIMIT: Final = ("cost_limit", "initial_multiplier", "multiplier_learning_rate")
 _HOOKS: Final = {
     "from_0": _RANGE,
     "non_negative_fields": _RANGE,
@@ -262,6 +265,8 @@ def unknown_key(path: str, key: str, known: Collection[str], owner: str) -> str:
     """
     if (new := KEYS.get(key)) in known:
         return f"there is no {path}; it has become {path.removesuffix(key)}{new}"
+    if key in _OF_COST_LIMIT and (unfit := _without_cost_limit(owner)):
+        return f"there is no {path}; a limit on costs has become a part, and {unfit}"
     if key in _PARTS and "parts" in known:
         return f"there is no {path}; it has become {path.removesuffix(key)}parts.{_PARTS[key]}"
     if key in ("extra_losses", "parts"):
@@ -276,6 +281,12 @@ def unknown_key(path: str, key: str, known: Collection[str], owner: str) -> str:
                 is_called = "" if name == key else f", which is {name} here"
                 return f"there is no {path}: {owner} has none{is_called}; {', '.join(having)} have it"
     return absent(path, key, known, owner)
+
+
+def _without_cost_limit(owner: str) -> Problem | None:
+    """Return why a shipped class of an algorithm cannot have a CostLimit."""
+    shipped = next((one for one in SHIPPED if type(one).__name__ == owner and isinstance(one, TorchAlgorithm)), None)
+    return next(CostLimit(0.0).validate(shipped, None, None), None) if shipped else None
 
 
 def with_parts(policy: Any) -> Any:

@@ -33,6 +33,8 @@ _CHOSEN = {
     "algorithm": rf"({_POLICY}|{_LEARNER})\.algorithm",
     "model": rf"({_POLICY})\.model",
 }
+# Sections of which each entry is a choice of a group, or one's own.
+_SEVERAL = {"callbacks": ("callback", "callback"), "log.sinks": ("sinks", "sink")}
 _PACKAGE = "# @package _global_"
 _MOST_NAMED = 3
 
@@ -41,6 +43,8 @@ def value_for_choice(line: str, key: str, value: Any) -> str | None:
     """Return the error for `policies.prey=dqn` or `learners.team=qmix`, a name in place of a choice."""
     if not isinstance(value, str) or "." in value:
         return None
+    if key in _SEVERAL:
+        return f"{line} is not how a {_SEVERAL[key][1]} is chosen; write {_SEVERAL[key][0]}={value}"
     first, _, rest = key.partition(".")
     if first in SECTION_OF and rest and "." not in rest:
         key = f"{SECTION_OF[first]}.{rest}"

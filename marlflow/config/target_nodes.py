@@ -11,6 +11,7 @@ import functools
 import inspect
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, is_dataclass
 from typing import Any, Final
 
@@ -104,15 +105,23 @@ def positional_slots(
 
 @functools.lru_cache(maxsize=512)
 def hints_of(make: Callable[..., Any]) -> Mapping[str, Any]:
-    """Return the annotations of a callable's parameters, with their ranges; empty if they cannot be resolved."""
+    """Return the annotations of a callable's parameters, with their ranges, except those that cannot be resolved."""
     # The annotations of a dataclass are its fields'; of another class, its constructor's.
     source: Any = make.__init__ if isinstance(make, type) and not is_dataclass(make) else make  # type: ignore[misc]
     try:
         return typing.get_type_hints(source, include_extras=True)
     except (NameError, TypeError, AttributeError):
-        # Names imported only under TYPE_CHECKING do not exist at run time; those in the fields of bases may.
-        if not isinstance(source, type):
-            return {}
-        own = vars(source).get("__annotations__", {})
-        inherited = {name: hint for base in reversed(source.__bases__) for name, hint in hints_of(base).items()}
-        return {name: hint for name, hint in inherited.items() if name not in own}
+        # Names imported only under TYPE_CHECKING do not exist at run time; those of other annotations do.
+        hints: dict[str, Any] = {}
+        for owner in reversed(source.__mro__) if isinstance(source, type) else (source,):
+            for name, annotation in getattr(owner, "__annotations__", {}).items():
+                hints.pop(name, None)
+                with suppress(NameError, TypeError, AttributeError):
+                    hints |= _hint_of(owner, name, annotation)
+        return hints
+
+
+def _hint_of(owner: Any, name: str, annotation: Any) -> Mapping[str, Any]:
+    """Resolve one annotation of a class or a function."""
+    alone = type(owner.__name__, (), {"__annotations__": {name: annotation}, "__module__": owner.__module__})
+    return typing.get_type_hints(alone, getattr(inspect.unwrap(owner), "__globals__", None), include_extras=True)
