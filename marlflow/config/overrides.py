@@ -157,7 +157,7 @@ def prepare(overrides: Sequence[str], searchpath: Sequence[str] = (), multirun: 
     values_present: Any = OmegaConf.to_container(config, resolve=False)
     learner_of = _learner_of_listed(values)
     for position, word in enumerate(values):
-        above = next((earlier for earlier in values[:position] if word.key.startswith(f"{earlier.key}.")), None)
+        above = next((last for last in values[:position][::-1] if word.key.startswith(f"{last.key}.")), None)
         # A later override may change a key that an earlier one adds.
         problems += _below_settled(word, above) if above else _value_settled(word, values_present, known, learner_of)
     settled = [word for word in words if word.prefix is not None]

@@ -247,3 +247,8 @@ def test_a_key_below_a_value_that_has_none_is_told_in_words_of_marlflow(override
 def test_a_later_override_may_change_a_key_that_an_earlier_one_adds() -> None:
     config = prepared("stop={env_steps: 3}", "stop.time_s=4", "callbacks.a={x: 1}", "callbacks.a.x=2").config
     assert (config.stop.env_steps, config.stop.time_s, config.callbacks.a.x) == (3, 4, 2)
+    rate = "default_policy.algorithm.learning_rate"
+    linear = f"{rate}={{_target_: marlflow.Linear, start: 1e-3, end: 0, agent_steps: 9}}"
+    # What a sweep and a benchmark write: a value is cleared first where Hydra would merge it with the next.
+    config = prepared(f"++{rate}=null", linear, f"{rate}.agent_steps=3").config
+    assert config.default_policy.algorithm.learning_rate.agent_steps == 3
