@@ -255,7 +255,7 @@ def plan(experiment: Experiment, machines: Sequence[Mapping[str, float | str]] |
     `runtime.address`, which is joined briefly. `machines` describes other machines instead, in Ray's resource names:
     `[{"CPU": 16, "GPU": 2, "count": 4}]`. Raises ConfigInvalid or PlanInvalid with every problem.
     """
-    from marlflow.checks.compiled import compiles_rollouts
+    from marlflow.checks.commands import compiles_rollouts
     from marlflow.config.plans import drawn_plan
 
     spec = _checked(experiment, machines)[0].spec
@@ -267,7 +267,7 @@ def placement(experiment: Experiment, machines: Sequence[Mapping[str, float | st
 
     On several machines this is one way to fill them: Ray decides when the run starts.
     """
-    from marlflow.config.placement_table import drawn_placement
+    from marlflow.config.placement import drawn_placement
 
     return drawn_placement(*_checked(experiment, machines))
 

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from marlflow.base.errors import Problem
-from marlflow.checks.phases import CheckContext, run_phases
-from marlflow.checks.validation import SETTINGS, problems_of
+from marlflow.checks.validation import SETTINGS, CheckContext, problems_of, run_phases
 
 
 def sentences(problems: Iterable[Problem | str]) -> list[str]:

@@ -34,7 +34,7 @@ def metric_columns(metrics: Mapping[str, InfoMetric]) -> tuple[InfoColumn, ...]:
 
 
 class _Need(NamedTuple):
-    """A column that a policy's rows need, because of a setting of the policy or of its algorithm."""
+    """A column that a policy's rows need, because of a setting of the policy, its algorithm, or its `learner`."""
 
     policy: str
     subject: str
@@ -42,6 +42,7 @@ class _Need(NamedTuple):
     at: At
     setting: _Setting
     part: tuple[str, Part] | None = None
+    learner: str | None = None
 
     @property
     def is_cost(self) -> bool:
@@ -56,19 +57,22 @@ class _Need(NamedTuple):
     @property
     def way_out(self) -> str:
         if self.part is not None:
-            return f"algorithm.parts.{self.part[0]}=null"
+            owner = "" if self.learner is None else f"learners.{self.learner}."
+            return f"{owner}algorithm.parts.{self.part[0]}=null"
         return f"{self.setting} without {self.column!r}"
 
     @property
     def way_out_of_policy(self) -> str:
-        return f"policies.{self.policy}.{self.way_out}"
+        of_learner = self.part is not None and self.learner is not None
+        return self.way_out if of_learner else f"policies.{self.policy}.{self.way_out}"
 
     @property
     def amount(self) -> str:
         return "a cost" if self.is_cost else "a number"
 
 
-def _needs(policies: Mapping[str, Policy]) -> list[_Need]:
+def _needs(policies: Mapping[str, Policy], experiment: Experiment) -> list[_Need]:
+    learner_of = {name: key for key, learner in experiment.learners.items() for name in learner.policies}
     found = []
     for name, policy in policies.items():
         subject = f"policy {name!r} ({policy.acts_by.name})"
@@ -78,7 +82,7 @@ def _needs(policies: Mapping[str, Policy]) -> list[_Need]:
                 setting: _Setting = "reward_from" if column in policy.reward_from else "columns"
                 found.append(_Need(name, subject, column, at, setting))
             else:
-                found.append(_Need(name, subject, column, at, "parts", next(reading)))
+                found.append(_Need(name, subject, column, at, "parts", next(reading), learner_of.get(name)))
     return found
 
 
@@ -89,7 +93,7 @@ def info_environment_problems(
 
     Whether a Parallel environment gives them is known only from an env step, so it is played for one.
     """
-    env, needs, metrics = experiment.env, _needs(policies), experiment.metrics
+    env, needs, metrics = experiment.env, _needs(policies, experiment), experiment.metrics
     yield from _not_added(policies)
     yield from _clashes(metrics, needs)
     # Records are not stepped, and column_row_problems is about their rows.
@@ -197,9 +201,11 @@ def _without(adapter: EnvAdapter, columns: Collection[str]) -> dict[str, set[str
     return {column: {agent for agent, info in infos.items() if (info or {}).get(column) is None} for column in columns}
 
 
-def column_row_problems(policies: Mapping[str, Policy], recorded: Collection[str]) -> Iterator[str]:
+def column_row_problems(
+    experiment: Experiment, policies: Mapping[str, Policy], recorded: Collection[str]
+) -> Iterator[str]:
     """Yield why rows of policies lack their columns: the rows are `recorded`, or other policies made them."""
-    for need in _needs(policies):
+    for need in _needs(policies, experiment):
         kind = "costs" if need.is_cost else "such numbers"
         if need.policy in recorded:
             yield f"{need.subject} {need.needs}, and learns from records, which have no {kind}; set {need.way_out}"

@@ -11,13 +11,11 @@ from gymnasium import spaces as gym
 from marlflow.algorithms.algorithm import describe_space, needs_state
 from marlflow.base.errors import Problems
 from marlflow.base.spaces import Spaces
+from marlflow.checks.environment_needs import critic_environment_problems, joint_stream_problems
 from marlflow.checks.info_columns import info_environment_problems
-from marlflow.checks.joint import joint_stream_problems
-from marlflow.config.critics import critic_environment_problems, with_state_space
 from marlflow.config.experiment import Experiment
 from marlflow.config.league import assign_league
-from marlflow.config.learners import assigned_learner_problems
-from marlflow.config.policy_assignment import PolicyAssignment, assign_policies
+from marlflow.config.policy_assignment import PolicyAssignment, assign_policies, assigned_learner_problems
 from marlflow.config.records import inspected_environment, recorded_mapping
 from marlflow.env import EnvAdapter
 
@@ -52,11 +50,12 @@ def inspect_env(experiment: Experiment, problems: Problems) -> InspectedEnv:
         problems += critic_environment_problems(experiment.env, adapter, policies)
         problems += info_environment_problems(experiment, adapter, policies, players.agents)
         problems += joint_stream_problems(experiment, adapter, policies)
-        state_space = adapter.state_space() if any(needs_state(one.acts_by) for one in policies.values()) else None
+        needy = {name for name, policy in policies.items() if needs_state(policy.acts_by)}
+        state_space = adapter.state_space() if needy else None
         return InspectedEnv(
             agents=tuple(adapter.agents),
             players=players,
-            spaces=with_state_space(spaces, policies, state_space),
+            spaces={name: replace(own, state=state_space if name in needy else None) for name, own in spaces.items()},
             fitting=fitting,
             has_tasks=adapter.has_tasks,
             reproducible=adapter.reproducible,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from marlflow.algorithms.algorithm import Algorithm
 from marlflow.algorithms.dqn import DQN
 from marlflow.base.errors import Problem
-from marlflow.config.cluster_address import cluster_address, cluster_setting
 from marlflow.config.environment import argument_problems
 from marlflow.config.experiment import Experiment, RuntimeConfig
+from marlflow.config.placement import cluster_address, cluster_setting
 from marlflow.config.records import offline_records
 from marlflow.config.settings import setting_problems
 
@@ -17,9 +18,11 @@ from marlflow.config.settings import setting_problems
 def declared_problems(experiment: Experiment) -> Iterator[Problem | str]:
     """Yield a problem for each setting of a wrong type or out of range."""
     yield from setting_problems(experiment)
-    yield from argument_problems(experiment.env)
-    if (records := offline_records(experiment.env)) is not None:
+    env = experiment.env
+    if (records := offline_records(env)) is not None:
         yield from setting_problems(records, "env")
+        env = replace(env, arguments={key: value for key, value in env.arguments.items() if not hasattr(records, key)})
+    yield from argument_problems(env)
 
 
 def learner_limit_problems(experiment: Experiment) -> Iterator[str]:

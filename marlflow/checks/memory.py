@@ -16,8 +16,8 @@ from pathlib import Path
 import torch
 
 from marlflow.base.spaces import Spaces
-from marlflow.config.cluster_address import cluster_address
 from marlflow.config.experiment import Experiment
+from marlflow.config.placement import cluster_address
 from marlflow.learner.optimizer import Adam
 from marlflow.policy.tensors import UNCOUNTABLE, parameters_of
 from marlflow.runtime.resources import requests_of

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from marlflow.base.info_columns import COST, USUAL
 from marlflow.base.sentences import meant
 from marlflow.config.experiment import Experiment, LearnerConfig, Policy
-from marlflow.config.learners import learners_of
+from marlflow.config.policy_assignment import learners_of
 from marlflow.observe.callback import Callback
 from marlflow.observe.early_stop import EarlyStop
 from marlflow.observe.report import INFOS, LearnerMetrics, PolicyMetrics, Report

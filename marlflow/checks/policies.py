@@ -1,4 +1,4 @@
-"""Check that a policy can act in its spaces, and that its network can be built."""
+"""Check that a policy can act in its spaces, that its network can be built, and that it can adapt to tasks."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from marlflow.base.errors import ConfigInvalid, Problem, ProblemKind
 from marlflow.base.spaces import Spaces
 from marlflow.batches.critic_input import OWN_OBSERVATION
 from marlflow.config.experiment import LearnerConfig, Policy
-from marlflow.config.renamed import renamed_hooks
+from marlflow.config.other_names import renamed_hooks
 from marlflow.config.settings import setting_problems
 from marlflow.env.episode_location import raised
+from marlflow.policy.adapted import AdaptingActor
 from marlflow.policy.tensors import parameters_of
 from marlflow.policy.torso import build_torso
+from marlflow.runtime.spec import RunSpec
 
 _MOST_NAMED = 3
 
@@ -140,3 +142,40 @@ def _parts_problems(policy: Policy, spaces: Spaces, acts: bool) -> Sequence[str]
     except Exception as error:  # noqa: BLE001  build() of a model of the user's own may raise anything
         return [f"its network ({type(policy.model).__name__}) cannot be built: {raised(error)}"]
     return ()
+
+
+def adaptation_problems(spec: RunSpec, has_tasks: bool) -> Iterator[str]:
+    """Yield why a policy cannot adapt, or cannot act at all.
+
+    `has_tasks` is whether the environment has tasks.
+    """
+    for name in spec.learning:
+        policy = spec.policies[name]
+        subject = f"policy {name!r} ({policy.algorithm.name})"
+        try:
+            actor = policy.actor()
+        except Exception as error:  # noqa: BLE001  a network of the user's own may raise anything
+            yield f"{subject}: what acts cannot be made: {raised(error)}"
+            continue
+        if not isinstance(actor, AdaptingActor):
+            continue
+        # One phase for each step of adaptation, and one that acts with the adapted parameters.
+        phases = 1 + actor.inner_steps
+        if policy.algorithm.capabilities.tasks and not has_tasks:
+            yield (
+                f"{subject} adapts to tasks, and the environment has none; take a family of them, such as "
+                'env=cartpole_family, or say so of your own by metadata["tasks"] = True, if its reset takes '
+                'options={"task": n}; or use ppo'
+            )
+        if spec.ticks < phases:
+            # Env steps of all phases over the envs of one worker, rounded up.
+            least = -(-phases * spec.num_envs // spec.num_workers)
+            yield (
+                f"{subject} adapts in {phases} phases of a collect, but an env takes {spec.ticks} env steps in one; "
+                f"raise rollouts.fragment_env_steps to at least {least}, better to {phases} whole episodes of each"
+            )
+        if spec.inference is not None:
+            yield (
+                f"{subject} adapts on the rollout workers, each env apart, so no inference actor can act for it; "
+                "set placement.inference=null"
+            )

@@ -20,8 +20,8 @@ from gymnasium import spaces as gym
 from marlflow.algorithms.algorithm import TorchAlgorithm
 from marlflow.algorithms.info_columns import info_columns
 from marlflow.batches.items import Fragment, JointFragment, Packed
-from marlflow.config.learners import subject_of
 from marlflow.config.plans import divided_among, learner_plan
+from marlflow.config.policy_assignment import subject_of
 from marlflow.env.episode_location import raised
 from marlflow.env.spaces_only import SpacesOnlyEnv, observation_rows
 from marlflow.flow import Traits, source

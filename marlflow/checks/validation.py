@@ -1,16 +1,16 @@
-"""Check an experiment before it starts, and report all problems at once."""
+"""Check an experiment before it starts, phase by phase, and report all problems at once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from marlflow.base.errors import ConfigInvalid, Problem, Problems
-from marlflow.checks.adaptation import adaptation_problems
+from marlflow.base.errors import ConfigInvalid, Problem, ProblemKind, Problems
+from marlflow.checks.environment_needs import joint_problems, recorded_critic_problems
 from marlflow.checks.info_columns import column_row_problems, metric_columns
-from marlflow.checks.inspection import inspect_env
-from marlflow.checks.joint import joint_problems
+from marlflow.checks.inspection import InspectedEnv, inspect_env
+from marlflow.checks.leagues import nash_conv_problems, reset_problems, reset_target_problems
 from marlflow.checks.limits import (
     declared_problems,
     env_division_problems,
@@ -19,26 +19,23 @@ from marlflow.checks.limits import (
 )
 from marlflow.checks.memory import memory_problems
 from marlflow.checks.metric_names import goal_conflicts, goal_problems
-from marlflow.checks.nash_conv import nash_conv_problems
-from marlflow.checks.phases import CheckContext, Phase, nothing_found, run_phases, types_are_right
-from marlflow.checks.policies import all_policy_problems
-from marlflow.checks.resets import reset_problems, reset_target_problems
+from marlflow.checks.policies import adaptation_problems, all_policy_problems
 from marlflow.checks.shared_rows import others_of, shared_row_problems, with_sources_of_mode
 from marlflow.config.callbacks import callback_problems
 from marlflow.config.checked import CheckedExperiment
-from marlflow.config.critics import recorded_critic_problems
-from marlflow.config.experiment import Experiment, LearnerConfig, RunPlacement
-from marlflow.config.frozen import frozen_problems, with_frozen
+from marlflow.config.experiment import Experiment, LearnerConfig, Policy, RunPlacement
+from marlflow.config.imported_policies import frozen_problems, with_frozen
 from marlflow.config.league import league_matchmaker, num_referees
-from marlflow.config.learners import learner_problems, learners_of, resolved, subject_of
 from marlflow.config.opponents import Pairings, pairings_of
 from marlflow.config.placement import device_problems, placement_problems, placements, reservation_problems
+from marlflow.config.policy_assignment import learner_problems, learners_of, resolved, subject_of
 from marlflow.config.records import maker, offline_records, record_problems, records_of, sources
 from marlflow.config.schema import read
 from marlflow.config.settings import setting_problems
 from marlflow.config.warm_start import with_warm_starts
 from marlflow.league.league import StoreSettings
 from marlflow.league.sides import sides_of
+from marlflow.offline.dataset import Dataset
 from marlflow.runtime.resources import (
     Machines,
     ResourceRequest,
@@ -52,6 +49,76 @@ from marlflow.runtime.spec import LearnerSpec, PolicySpec, RunSpec
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
+
+
+@dataclass(frozen=True)
+class CheckContext:
+    """An experiment as far as it is known, and the problems that earlier phases found.
+
+    `env` is the environment as it was inspected, and `spec` the run's; None where they are not known, which ends the
+    phases that need them.
+    """
+
+    experiment: Experiment
+    found: tuple[Problem | str, ...] = ()
+    on_this_machine: bool = True
+    learners: Mapping[str, LearnerConfig] = field(default_factory=dict)
+    env: InspectedEnv | None = None
+    records: Mapping[str, Dataset] = field(default_factory=dict)
+    pairings: Pairings = field(default_factory=Pairings)
+    spec: RunSpec | None = None
+
+    @property
+    def policies(self) -> Mapping[str, Policy]:
+        """Return the policies that have agents, in phases that come only when the environment is known."""
+        return self.inspected.players.policies
+
+    @property
+    def inspected(self) -> InspectedEnv:
+        """Return the environment, in phases that come only when it is known."""
+        assert self.env is not None
+        return self.env
+
+    @property
+    def run(self) -> RunSpec:
+        """Return the run's spec, in phases that come only when it is known."""
+        assert self.spec is not None
+        return self.spec
+
+
+def types_are_right(context: CheckContext) -> bool:
+    """Let a phase run unless a value has a wrong type, so that its checks would fail."""
+    return not any(isinstance(one, Problem) and one.kind is ProblemKind.WRONG_TYPE for one in context.found)
+
+
+def nothing_found(context: CheckContext) -> bool:
+    """Let a phase run if there is no problem so far."""
+    return not context.found
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Checks whose problems are reported together.
+
+    Where `when` forbids the phase, no later one runs either. Before its checks, `make` adds to the context what they
+    and later phases look at, and to the problems what is wrong with it.
+    """
+
+    checks: Sequence[Callable[[CheckContext], Iterable[Problem | str]]]
+    when: Callable[[CheckContext], bool] = lambda _: True
+    make: Callable[[CheckContext, Problems], CheckContext] = lambda context, _: context
+
+
+def run_phases(phases: Sequence[Phase], context: CheckContext) -> CheckContext:
+    """Return the context after all phases that can run, with their problems in order."""
+    for phase in phases:
+        if not phase.when(context):
+            break
+        problems = list(context.found)
+        context = replace(phase.make(context, problems), found=tuple(problems))
+        problems += [problem for check in phase.checks for problem in check(context)]
+        context = replace(context, found=tuple(problems))
+    return context
 
 
 def from_config(config: DictConfig, earlier_problems: Sequence[str] = ()) -> Experiment:
@@ -129,7 +196,7 @@ def _goal_problems(context: CheckContext) -> Iterator[Problem | str]:
 def _record_problems(context: CheckContext) -> Iterator[Problem | str]:
     recorded = sources(context.experiment, context.policies)
     yield from recorded_critic_problems(context.policies, recorded)
-    yield from column_row_problems(context.policies, recorded)
+    yield from column_row_problems(context.experiment, context.policies, recorded)
 
 
 def _fit_problems(context: CheckContext) -> Iterator[Problem | str]:

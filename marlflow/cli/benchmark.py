@@ -16,8 +16,7 @@ from marlflow.cli.options import Arguments, Command, Option
 from marlflow.cli.progress import shown_progress
 
 if TYPE_CHECKING:
-    from marlflow.cli.benchmark_runs import BenchmarkPlan, BenchmarkRun
-    from marlflow.cli.benchmark_scores import BenchmarkScores
+    from marlflow.cli.benchmark_runs import BenchmarkPlan, BenchmarkRun, BenchmarkScores
     from marlflow.html_report.suite_report import SuiteResults
 
 PAGE = "report.html"
@@ -62,7 +61,7 @@ def _alone_in(folder: Path) -> Iterator[None]:
 
 def _run(plan: BenchmarkPlan, arguments: Arguments) -> int:
     from marlflow.cli.benchmark_jobs import BenchmarkJobs, Scoring, failure_of
-    from marlflow.cli.benchmark_scores import BenchmarkScores
+    from marlflow.cli.benchmark_runs import BenchmarkScores
     from marlflow.runtime.resources import local_resources
 
     with shown_progress():
@@ -88,8 +87,7 @@ def _run(plan: BenchmarkPlan, arguments: Arguments) -> int:
 
 
 def _plan(arguments: Arguments) -> BenchmarkPlan:
-    from marlflow.cli.benchmark_runs import BenchmarkPlan
-    from marlflow.config.suite import read_suite
+    from marlflow.cli.benchmark_runs import BenchmarkPlan, read_suite
 
     if (name := arguments["suite"]) is None:
         raise ConfigInvalid(["benchmark needs a suite: marlflow benchmark suite=<name>"])

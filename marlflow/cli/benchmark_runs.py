@@ -1,10 +1,14 @@
-"""The runs of a benchmark: which there are, what is wrong with them, and how far those in its folder are."""
+"""The suite of a benchmark, the runs of its tasks, how far those in its folder are, and their scores."""
 
 from __future__ import annotations
 
+import csv
+import io
+import json
+import math
 import shutil
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,14 +17,20 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from marlflow.base.errors import ConfigInvalid, InvalidInput
-from marlflow.base.files import file_name
+from marlflow.base.files import file_name, replacing
 from marlflow.base.progress import tracked
+from marlflow.base.sentences import absent
 from marlflow.cli.arguments import CONFIG_DIR, Words
 from marlflow.cli.job import inline_by_default, prepared
 from marlflow.cli.train import quoted
+from marlflow.config.compose import SUITE, Groups, composing
+from marlflow.config.construct import imported
+from marlflow.config.folders import searchpath_problems
 from marlflow.config.overrides import Prepared
 from marlflow.config.schema import plain_values, read, read_values
-from marlflow.config.suite import Suite, SuiteTask, scaled_schedules
+from marlflow.config.suggestions import no_option
+from marlflow.config.target_nodes import TARGET
+from marlflow.html_report.suite_report import SuiteScores
 from marlflow.runs.checkpoints import CheckpointStore
 from marlflow.runs.run_state import run_state
 from marlflow.runs.saved_runs import folder as checkpoints_of
@@ -168,3 +178,225 @@ def _differences(recorded: Any, wanted: Any, path: str = "") -> Iterator[str]:
             yield from _differences(recorded.get(key), wanted.get(key), here)
     elif recorded != wanted:
         yield f"{path} is {recorded!r} there, and {wanted!r} now"
+
+
+_LENGTHS = ("agent_steps", "at_agent_steps")
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteTask:
+    """A task: its overrides, the scores that count as 0 and 1, and other settings of env for the scored episodes."""
+
+    overrides: tuple[str, ...]
+    low: float
+    high: float
+    score_env: Mapping[str, Any]
+
+    def normalized(self, score: float) -> float:
+        """Return a score with `low` at 0 and `high` at 1."""
+        return (score - self.low) / (self.high - self.low)
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """Tasks, algorithms as overrides, and the policies whose agents' returns are summed to a score."""
+
+    name: str
+    policies: tuple[str, ...]
+    tasks: Mapping[str, SuiteTask]
+    algorithms: Mapping[str, tuple[str, ...]]
+
+
+def read_suite(name: str, config_dirs: Sequence[str] = ()) -> Suite:
+    """Return the suite of a name, of marlflow or in one of `config_dirs`; raises ConfigInvalid with every problem."""
+    if problems := list(searchpath_problems(config_dirs)):
+        raise ConfigInvalid(problems)
+    path = [f"hydra.searchpath=[{','.join(f'file://{folder}' for folder in config_dirs)}]"] if config_dirs else []
+    with composing():
+        groups = Groups(path)
+        if name not in (options := groups.options(SUITE)):
+            raise ConfigInvalid([no_option(SUITE, name, options, config_dirs)])
+        values: Any = OmegaConf.to_container(groups.file(f"{SUITE}/{name}"))
+    problems = [f"suite {name}: {problem}" for problem in _problems(values)]
+    if problems:
+        raise ConfigInvalid(problems)
+    tasks = {
+        str(task): SuiteTask(
+            tuple(of["overrides"]), float(of["low"]), float(of["high"]), dict(of.get("score_env") or {})
+        )
+        for task, of in values["tasks"].items()
+    }
+    algorithms = {str(algorithm): tuple(of["overrides"]) for algorithm, of in values["algorithms"].items()}
+    return Suite(name, tuple(values["policies"]), tasks, algorithms)
+
+
+def _problems(values: Any) -> Iterator[str]:
+    if not isinstance(values, dict):
+        yield "it must have policies, tasks and algorithms"
+        return
+    yield from _key_problems("", values, ("policies", "tasks", "algorithms"))
+    if "policies" in values and not _are_texts(values["policies"]):
+        yield "policies must be a list of the ids of policies, such as [agent]"
+    for section, keys in (("tasks", ("overrides", "low", "high")), ("algorithms", ("overrides",))):
+        if section not in values:
+            continue
+        entries = values[section]
+        if not isinstance(entries, dict) or not entries:
+            yield f"{section} must have at least one entry, <name>: {{{', '.join(f'{key}: ...' for key in keys)}}}"
+            continue
+        for name, entry in entries.items():
+            yield from _entry_problems(f"{section}.{name}", entry, keys)
+
+
+def _entry_problems(path: str, entry: Any, keys: Sequence[str]) -> Iterator[str]:
+    if not isinstance(entry, dict):
+        yield f"{path} must have {', '.join(keys)}"
+        return
+    yield from _key_problems(f"{path}.", entry, keys, ("score_env",) if "low" in keys else ())
+    if "overrides" in entry and not _are_texts(entry["overrides"]):
+        yield f"{path}.overrides must be a list of overrides as of marlflow train, such as [env.num_agents=2]"
+    limits = [entry[key] for key in ("low", "high") if key in entry]
+    if not all(isinstance(limit, int | float) and math.isfinite(limit) for limit in limits):
+        yield f"{path}.low and {path}.high must be numbers: the scores that count as 0 and as 1"
+    elif len(limits) == 2 and not limits[0] < limits[1]:
+        yield f"{path}.low must be below {path}.high, not {limits[0]} and {limits[1]}"
+    if not isinstance(entry.get("score_env") or {}, dict):
+        yield f"{path}.score_env must have settings of env by name, such as {{batched: false}}"
+
+
+def _key_problems(path: str, values: Mapping[Any, Any], keys: Sequence[str], more: Sequence[str] = ()) -> Iterator[str]:
+    yield from (f"{path}{key} is missing" for key in keys if key not in values)
+    known = [*keys, *more]
+    yield from (absent(f"{path}{key}", str(key), known, path[:-1] or "a suite") for key in values if key not in known)
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(one, str) for one in value)
+
+
+def scaled_schedules(config: Any, factor: float, path: str = "") -> Iterator[str]:
+    """Yield overrides that shorten each schedule with `agent_steps` or `at_agent_steps` by a factor.
+
+    `config` has plain values.
+    """
+    entries = config.items() if isinstance(config, dict) else enumerate(config) if isinstance(config, list) else ()
+    is_schedule = isinstance(config, dict) and any(name in config for name in _LENGTHS) and _makes_schedule(config)
+    for key, value in entries:
+        here = f"{path}.{key}" if path else str(key)
+        if is_schedule and key in _LENGTHS:
+            steps = value if isinstance(value, list) else [value]
+            scaled = list[int]()
+            for one in steps:
+                # They have to grow.
+                scaled.append(max(scaled[-1] + 1 if scaled else 1, round(factor * float(one))))
+            yield f"{here}={scaled if isinstance(value, list) else scaled[0]}".replace(" ", "")
+        else:
+            yield from scaled_schedules(value, factor, here)
+
+
+def _makes_schedule(config: dict[str, Any]) -> bool:
+    # The checks of the run report targets that cannot be imported.
+    return callable(getattr(imported(config.get(TARGET), "", []), "at", None))
+
+
+SCORES = "scores.csv"
+
+
+@dataclass(frozen=True, slots=True)
+class RunScore:
+    """A row of scores.csv; `scored` says as JSON what else the score depends on."""
+
+    task: str
+    algorithm: str
+    seed: int
+    env_steps: int
+    episodes: int
+    score: float
+    normalized: float
+    scored: str
+
+
+class BenchmarkScores:
+    """The scores of the runs of a plan, and of all other runs in its folder, as scores.csv keeps them."""
+
+    def __init__(self, plan: BenchmarkPlan, runs: Sequence[BenchmarkRun], episodes: int) -> None:
+        self._plan, self._runs, self._episodes = plan, runs, episodes
+        self._path = plan.folder / SCORES
+        self._all = {(one.task, one.algorithm, one.seed): one for one in _read_scores(self._path)}
+        for run in runs:
+            known = self._all.get((run.task, run.algorithm, run.seed))
+            if known is None:
+                continue
+            # The limits of the task may be others than before.
+            row = self._row(run, known.score)
+            if run.state == "complete" and replace(known, normalized=row.normalized) == row:
+                self._all[run.task, run.algorithm, run.seed] = row
+            else:
+                del self._all[run.task, run.algorithm, run.seed]
+
+    def __contains__(self, run: BenchmarkRun) -> bool:
+        return (run.task, run.algorithm, run.seed) in self._all
+
+    def _row(self, run: BenchmarkRun, score: float) -> RunScore:
+        suite = self._plan.suite
+        scored = json.dumps({"policies": suite.policies, "env": suite.tasks[run.task].score_env}, sort_keys=True)
+        normalized = suite.tasks[run.task].normalized(score)
+        return RunScore(run.task, run.algorithm, run.seed, run.env_steps, self._episodes, score, normalized, scored)
+
+    def add(self, run: BenchmarkRun, score: float) -> None:
+        """Keep the score of a run, and write scores.csv."""
+        self._all[run.task, run.algorithm, run.seed] = self._row(run, score)
+        self.write()
+
+    def write(self) -> None:
+        """Write scores.csv."""
+        text = io.StringIO()
+        writer = csv.DictWriter(text, [field.name for field in fields(RunScore)], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(asdict(row) for row in self._all.values())
+        with replacing(self._path) as aside:
+            aside.write_text(text.getvalue(), encoding="utf-8")
+
+    def suite_scores(self) -> SuiteScores:
+        """Return the scores of the runs of the plan, for a report."""
+        plan, suite = self._plan, self._plan.suite
+        env_steps = {(run.task, run.algorithm): run.env_steps for run in self._runs}
+        scores: dict[tuple[str, str], list[float]] = {pair: [] for pair in env_steps}
+        for run in self._runs:
+            if run in self:
+                scores[run.task, run.algorithm].append(self._all[run.task, run.algorithm, run.seed].score)
+        changed = {task: suite.tasks[task].score_env for task in plan.tasks}
+        about = [
+            f"A score is the mean over {self._episodes:,} episodes of the final policies, acting as their algorithms "
+            f"learn to, of the sum of the returns of all agents of {', '.join(suite.policies)}.",
+            *(f"{task} was scored with {_settings(env)}." for task, env in changed.items() if env),
+        ]
+        limits = {task: (suite.tasks[task].low, suite.tasks[task].high) for task in plan.tasks}
+        missing = [run.name for run in self._runs if run not in self]
+        return SuiteScores(suite.name, limits, plan.algorithms, scores, env_steps, about, plan.budget, missing)
+
+
+def _settings(env: Mapping[str, Any]) -> str:
+    return ", ".join(f"env.{name}={json.dumps(value)}" for name, value in env.items())
+
+
+def _read_scores(path: Path) -> list[RunScore]:
+    if not path.exists():
+        return []
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            return [
+                RunScore(
+                    row["task"],
+                    row["algorithm"],
+                    int(row["seed"]),
+                    int(row["env_steps"]),
+                    int(row["episodes"]),
+                    float(row["score"]),
+                    float(row["normalized"]),
+                    row["scored"],
+                )
+                for row in csv.DictReader(file)
+            ]
+    except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
+        raise ConfigInvalid([f"{path} cannot be read: {error}; remove it, and runs are scored again"]) from error

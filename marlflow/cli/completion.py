@@ -2,18 +2,59 @@
 
 eval "$(marlflow --shell-completion install=bash)"        in bash; zsh likewise
 marlflow --shell-completion install=fish | source         in fish
+
+Bash has Hydra's own script; those of zsh and fish ask `marlflow -sc query=fish`, which prints one completion in each
+line, and offer files if there are none.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.cli.arguments import COMMANDS, DECLARED
-from marlflow.cli.shells import SCRIPTS, SHELLS
 from marlflow.config.comments import names
+
+SHELLS: Final = ("bash", "zsh", "fish")
+
+_ZSH = """\
+(( $+functions[compdef] )) || { autoload -Uz compinit && compinit }
+_marlflow() {
+    local -a found
+    found=("${(@f)$(COMP_LINE="${(j: :)words[1,CURRENT]}" "$words[1]" -sc query=fish 2>/dev/null)}")
+    found=(${found:#})
+    if (( $#found )); then
+        compadd -Q -S '' -- $found
+    else
+        _files
+    fi
+}
+compdef _marlflow marlflow
+"""
+_FISH = """\
+function __marlflow_complete
+    set -lx COMP_LINE (commandline -cp)
+    set -l program (commandline -cpo)[1]
+    set -l found ($program -sc query=fish 2>/dev/null)
+    if test (count $found) -gt 0
+        printf '%s\\n' $found
+    else
+        __fish_complete_path (commandline -ct)
+    end
+end
+complete -c marlflow -e
+complete -c marlflow -f -a '(__marlflow_complete)'
+"""
+SCRIPTS: Final[Mapping[str, str]] = {
+    "install=zsh": _ZSH,
+    "install=fish": _FISH,
+    "uninstall=zsh": "compdef -d marlflow\nunfunction _marlflow\n",
+    "uninstall=fish": "complete -c marlflow -e\nfunctions -e __marlflow_complete\n",
+}
+"""What `marlflow --shell-completion <key>` prints."""
 
 
 def complete(words: Sequence[str]) -> int:
@@ -25,7 +66,7 @@ def complete(words: Sequence[str]) -> int:
     if request.partition("=")[2] not in SHELLS:
         raise ConfigInvalid([f"{words[0]} needs a shell: install=bash, install=zsh or install=fish, not {request!r}"])
     if not (request.startswith("query=") and _answered(request)):
-        from marlflow.cli.hydra_command import hand_to_hydra
+        from marlflow.config.compose import hand_to_hydra
 
         hand_to_hydra(words, lambda _: None)
     return 0

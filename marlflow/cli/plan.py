@@ -9,19 +9,14 @@ import yaml
 
 from marlflow.algorithms.from_run import Imported
 from marlflow.base.errors import ConfigInvalid, Problem, ProblemKind
-from marlflow.checks.commands import check, machines_to_plan_for
-from marlflow.checks.compiled import compiles_rollouts
+from marlflow.checks.commands import check, compiles_rollouts, machines_to_plan_for
 from marlflow.cli.arguments import MACHINES, MERMAID, split
-from marlflow.cli.job import ALL_OUTPUT, output_shown, prepared
-from marlflow.cli.trust import TRUST, with_trusted_records
+from marlflow.cli.job import ALL_OUTPUT, TRUST, output_shown, prepared, with_trusted_records
 from marlflow.config.checked import CheckedExperiment
-from marlflow.config.drawn_league import with_league
 from marlflow.config.experiment import Experiment
-from marlflow.config.frozen import described_source
-from marlflow.config.league_members import described_member
-from marlflow.config.placement import described_machines
-from marlflow.config.placement_table import drawn_placement
-from marlflow.config.plans import drawn_plan
+from marlflow.config.imported_policies import described_member, described_source
+from marlflow.config.placement import described_machines, drawn_placement
+from marlflow.config.plans import drawn_plan, with_league
 from marlflow.config.schema import read
 from marlflow.runtime.resources import Machines
 

@@ -13,9 +13,17 @@ from yaml import YAMLError
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.cli.arguments import Words, split
-from marlflow.cli.job import discard_unless_used, outcome, prepared, recorded
+from marlflow.cli.job import (
+    TRUST,
+    check_names,
+    check_overrides,
+    discard_unless_used,
+    outcome,
+    prepared,
+    recorded,
+    with_trusted_records,
+)
 from marlflow.cli.run_folder import suggestion
-from marlflow.cli.trust import TRUST, check_names, check_overrides, with_trusted_records
 from marlflow.config.compose import run_job
 from marlflow.config.folders import check_resumed
 from marlflow.config.overrides import Prepared

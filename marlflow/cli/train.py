@@ -18,13 +18,10 @@ from omegaconf.errors import OmegaConfBaseException
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.links import link_problems
 from marlflow.cli.arguments import split
-from marlflow.cli.hydra_command import hand_to_hydra
-from marlflow.cli.job import discard_unless_used, outcome, prepared, recorded
-from marlflow.cli.sweep import Sweep, direction_of
-from marlflow.cli.sweep_checks import extra_problems, sweep_problems
-from marlflow.cli.trust import TRUST, with_trusted_records
+from marlflow.cli.job import TRUST, discard_unless_used, outcome, prepared, recorded, with_trusted_records
+from marlflow.cli.sweep import Sweep, direction_of, extra_problems, sweep_problems
 from marlflow.config.comments import explained
-from marlflow.config.compose import run_job
+from marlflow.config.compose import hand_to_hydra, run_job
 from marlflow.config.overrides import Prepared
 
 if TYPE_CHECKING:

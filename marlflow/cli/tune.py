@@ -1,27 +1,41 @@
-"""`marlflow tune`: trials of an experiment with different settings, of which the worse ones end early."""
+"""`marlflow tune`: trials of an experiment with different settings, of which the worse ones end early.
+
+The settings of the trials are all combinations, or random draws; each trial runs in the process of its actor.
+"""
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
+import sys
 import threading
-from collections.abc import Iterator, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from marlflow.base.errors import ConfigInvalid
+import numpy as np
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from omegaconf import DictConfig
+
+from marlflow.base.errors import ConfigInvalid, InvalidInput, MarlflowError
 from marlflow.cli.arguments import Words
-from marlflow.cli.job import inline_by_default, prepared
+from marlflow.cli.failures import failure
+from marlflow.cli.job import inline_by_default, prepared, recorded
 from marlflow.cli.options import Arguments, Command, Option
-from marlflow.cli.sweep import Sweep, exit_code, records_in
-from marlflow.cli.sweep_checks import objective_problems
-from marlflow.cli.sweep_records import read_records
-from marlflow.config.compose import composing
+from marlflow.cli.sweep import Sweep, exit_code, objective_problems, records_in
+from marlflow.cli.sweep_records import JobRecord, read_records
+from marlflow.config.compose import composing, config_loader, run_job
 from marlflow.config.experiment import Experiment
 from marlflow.config.overrides import Prepared
-from marlflow.config.search_space import jobs_of
 from marlflow.driver.graceful_shutdown import REASON_OF, REASONS
+from marlflow.driver.train import Result, train
+from marlflow.observe.callback import Callback, StopRun
+from marlflow.observe.report import Report, metric
 
 _POLL_S = 0.5
 
@@ -50,7 +64,6 @@ def run_tune(arguments: Arguments) -> int:
 
 
 def _run(sweep: Sweep, jobs: Sequence[Sequence[str]], schedule: _Schedule | None, arguments: Arguments) -> int:
-    from marlflow.cli.tune_trial import TuneTrial
 
     run_trials, asha_of = _ray_tune()
     asha = None if schedule is None else asha_of(schedule.grace, schedule.most, arguments["reduction_factor"])
@@ -230,3 +243,128 @@ COMMAND = Command(
     most=0,
     overrides="",
 )
+
+
+Draw = Callable[[np.random.Generator], str]
+
+
+def jobs_of(overrides: Sequence[str], samples: int | None, seed: int) -> list[list[str]]:
+    """Return the overrides of each job; call within `composing`.
+
+    Without `samples`, there is a job for each combination of values, and the last key changes fastest. With it, each
+    job draws its values independently: one of a list or range with equal probability, and from an interval uniformly,
+    or uniformly in the logarithm with `tag(log, interval(...))`. Raises ConfigInvalid for an interval without samples.
+    """
+    parsed = OverridesParser.create(config_loader()).parse_overrides(list(overrides))
+    if samples is None:
+        return _combinations(parsed)
+    generator = np.random.default_rng(seed)
+    draws = [_draw(override) for override in parsed]
+    return [[draw(generator) for draw in draws] for _ in range(samples)]
+
+
+def _combinations(parsed: Sequence[Override]) -> list[list[str]]:
+    if lacking := [override.input_line for override in parsed if override.is_interval_sweep()]:
+        raise ConfigInvalid([f"{line} has any number of values; say how many trials: samples=20" for line in lacking])
+    values = [_listed(override) if override.is_sweep_override() else [str(override.input_line)] for override in parsed]
+    return [list(job) for job in itertools.product(*values)]
+
+
+def _listed(override: Override) -> list[str]:
+    return [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
+
+
+def _draw(override: Override) -> Draw:
+    if not override.is_sweep_override():
+        return lambda _: str(override.input_line)
+    if override.is_interval_sweep():
+        return _drawn_from_interval(override.get_key_element(), override.value())
+    choices = _listed(override)
+    return lambda generator: choices[int(generator.integers(len(choices)))]
+
+
+def _drawn_from_interval(key: str, interval: Any) -> Draw:
+    low, high, is_log = interval.start, interval.end, "log" in interval.tags
+    is_whole = isinstance(low, int) and isinstance(high, int)
+    if not low < high or (is_log and low <= 0):
+        needs = "above 0 and increasing" if is_log else "increasing"
+        raise ConfigInvalid([f"{key}: the ends of interval({low}, {high}) must be {needs}"])
+
+    def draw(generator: np.random.Generator) -> str:
+        # A whole number represents the interval from itself to the next one, so all are equally likely.
+        top = high + 1 if is_whole else high
+        ends = (math.log(low), math.log(top)) if is_log else (low, top)
+        value = generator.uniform(*ends)
+        number = math.exp(value) if is_log else value
+        return f"{key}={min(math.floor(number), high) if is_whole else min(max(number, low), high)}"
+
+    return draw
+
+
+class _JudgedReports(Callback):
+    """Gives each report's objective to the scheduler, and stops the run when it says so.
+
+    A report before the first update has none: its episodes are the same in all trials that learn the same later, and a
+    comparison of equal trials would end nobody, at the price of the env steps up to the next one.
+    """
+
+    def __init__(self, objective: str, reported: Callable[[int, float | None], bool]) -> None:
+        self._objective, self._reported = objective, reported
+
+    def reported(self, record: Report) -> StopRun | None:
+        value = metric(record, self._objective)
+        has_learned = any(learner["updates"] > 0 for learner in record["learners"].values())
+        known = None if value is None or not math.isfinite(value) or not has_learned else float(value)
+        return None if self._reported(int(record["env_steps"]), known) else StopRun("others are better")
+
+
+@dataclass(frozen=True, slots=True)
+class TuneTrial:
+    """The trials that an actor runs: `jobs` are the overrides of all trials; `fixed` keys are the same in each.
+
+    `folder` is that of the sweep, `records` is where each trial leaves its record, `cwd` the folder of the command.
+    """
+
+    jobs: tuple[tuple[str, ...], ...]
+    fixed: frozenset[str]
+    config_dirs: tuple[str, ...]
+    folder: Path
+    records: Path
+    cwd: str
+    objective: str
+
+    def __call__(self, number: int, reported: Callable[[int, float | None], bool]) -> None:
+        """Run the trial of a number; its error, if any, is in its record."""
+        os.chdir(self.cwd)
+        if self.cwd not in sys.path:
+            sys.path.insert(0, self.cwd)
+        overrides = [override.lstrip("+~") for override in self.jobs[number]]
+        settings = [override for override in overrides if override.partition("=")[0] not in self.fixed]
+        folder = self.folder / str(number)
+        record = JobRecord(number, settings, str(folder), os.getpid())
+        record.write(self.records)
+        try:
+            record.end(self._train(number, folder, reported))
+        except MarlflowError as error:
+            record.fail(failure(error).removeprefix("error: "), isinstance(error, InvalidInput))
+        except Exception:  # noqa: BLE001  the command shows it
+            record.fail(traceback.format_exc(), is_refused=False)
+        finally:
+            record.write(self.records)
+
+    def _train(self, number: int, folder: Path, reported: Callable[[int, float | None], bool]) -> Result:
+        from marlflow.checks.validation import from_config
+
+        ready = prepared(Words(overrides=list(self.jobs[number]), config_dirs=list(self.config_dirs)))
+        results: list[Result] = []
+
+        def run(job: DictConfig) -> None:
+            experiment = from_config(job, ready.problems)
+            callbacks = {**experiment.callbacks, "tune": _JudgedReports(self.objective, reported)}
+            # Trials share the terminal, so they do not write to it.
+            quiet = replace(experiment, callbacks=callbacks, log=replace(experiment.log, console="none"))
+            results.append(train(quiet, folder, files=recorded(job)))
+
+        # Hydra would resolve an interpolation in the path.
+        run_job(ready.config, str(folder).replace("${", "\\${"), run)
+        return results[0]

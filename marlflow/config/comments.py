@@ -19,6 +19,8 @@ _COLUMN = 48
 
 _KEY = re.compile(r"(?P<indent> *)(?P<item>- )?(?P<key>'[^']*'|\"[^\"]*\"|[^\s#:'\"\[{][^:]*?):(?: +(?P<rest>.*))?$")
 _COMMENT = re.compile(r"(?:^|\s+)#\s?(?P<comment>.*)$")
+# A file in a defaults list that is of no group, such as the keys of all policies.
+_KEYS_FILE = re.compile(r"^ +- /(\w+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class Commented:
 
 
 def commented(text: str) -> Commented:
-    """Parse a file of conf/; each entry of its defaults list counts as a key."""
+    """Parse a file of conf/, with the keys that it shares with others; each entry of its defaults list is a key."""
     heading: list[str] = []
     entries: list[Entry] = []
     for line in text.splitlines():
@@ -59,7 +61,9 @@ def commented(text: str) -> Commented:
             entries.append(Entry(last.path, last.value, (*last.comment, *comment_lines)))
         elif not entries and comment_lines and not comment_lines[0].startswith("@package"):
             heading += comment_lines
-    return Commented(tuple(heading), tuple(entries))
+    own = {entry.path for entry in entries}
+    shared = [entry for name in _KEYS_FILE.findall(text) for entry in commented(text_of(name)).entries]
+    return Commented(tuple(heading), (*(entry for entry in shared if entry.path not in own), *entries))
 
 
 def files(group: str) -> Mapping[str, Commented]:

@@ -1,28 +1,36 @@
-"""Compose configurations with Hydra."""
+"""Compose configurations with Hydra, and run jobs and Hydra's own command line with them.
+
+All that marlflow uses of Hydra beyond its public names is here; it was tried with Hydra 1.3.2 and OmegaConf 2.3.0.
+"""
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.util import find_spec
 from typing import Any
 
 import hydra
 from hydra._internal.callbacks import Callbacks
 from hydra._internal.config_loader_impl import ConfigLoaderImpl, get_overrides_dirname
 from hydra._internal.defaults_list import create_defaults_list
+from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.utils import configure_log
 from hydra.core.utils import run_job as hydra_run_job
+from hydra.errors import HydraException
 from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf, read_write
 
-from marlflow.config.optuna_defaults import set_optuna_defaults
+from marlflow.base.errors import ConfigInvalid
 
 MODULE = "marlflow.conf"
 NAME = "train"
@@ -30,6 +38,8 @@ SUITE = "suite"
 """The group of benchmark suites, which are no part of an experiment."""
 _NOT_OF_A_RUN = ("hydra", SUITE)
 SWEEPER_PARAMS = "hydra.sweeper.params"
+GRID_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
+"""The sweeper that runs all values, unless another one is chosen."""
 _IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 
 
@@ -171,3 +181,53 @@ def run_job(config: DictConfig, folder: str | None, task: Callable[[DictConfig],
         callbacks.on_run_end(config=config, config_name=NAME, job_return=ended)
     if raised:
         raise raised[0]
+
+
+PLUGIN = "hydra_plugins.hydra_optuna_sweeper"
+
+
+def set_optuna_defaults() -> None:
+    """Store `hydra/sweeper=optuna` again with defaults of marlflow's, if the plugin is installed."""
+    # A file of the same name in conf/ would be refused by Hydra: the plugin's own has a defaults list.
+    if not is_installed(PLUGIN):
+        return
+    from hydra_plugins.hydra_optuna_sweeper.config import Direction, OptunaSweeperConf, TPESamplerConfig
+
+    store = ConfigStore.instance().store
+    # One trial at a time knows all earlier results; the plugin's own default suggests two without the other's.
+    sweeper = OptunaSweeperConf(direction=Direction.maximize, n_jobs=1, max_failure_rate=1.0)
+    store(group="hydra/sweeper", name="optuna", node=sweeper, provider="marlflow")
+    store(group="hydra/sweeper/sampler", name="tpe", node=TPESamplerConfig(seed=0), provider="marlflow")
+
+
+def is_installed(plugin: str) -> bool:
+    """Return whether a plugin of Hydra, by its import path, is installed."""
+    try:
+        return find_spec(plugin) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def hand_to_hydra(words: Sequence[str], job: Callable[[DictConfig], float | None]) -> None:
+    """Run Hydra's own command line, which composes each job and calls `job`; raises what `job` raises."""
+    with _hydra_arguments(words):
+        try:
+            hydra.main(version_base="1.3", config_path=f"pkg://{MODULE}", config_name=NAME)(job)()
+        except HydraException as error:
+            raise ConfigInvalid([composition_problem(error)]) from error
+
+
+@contextmanager
+def _hydra_arguments(words: Sequence[str]) -> Iterator[None]:
+    # Hydra reads sys.argv, and with HYDRA_FULL_ERROR raises a job's exception instead of exiting.
+    argv, full_error = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
+    sys.argv = ["marlflow", *words]
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    try:
+        yield
+    finally:
+        sys.argv = argv
+        if full_error is None:
+            del os.environ["HYDRA_FULL_ERROR"]
+        else:
+            os.environ["HYDRA_FULL_ERROR"] = full_error

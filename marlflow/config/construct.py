@@ -1,15 +1,17 @@
 """Build objects from plain data, and report each value that does not fit.
 
 The signature of a class or function is the schema, so each default is written once, and users' classes are checked like
-marlflow's own.
+marlflow's own. The settings of objects that do not show them as dataclasses do are remembered.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import types
 import typing
+import weakref
 from bdb import BdbQuit
 from collections import abc
 from collections.abc import Callable, Mapping, Sequence
@@ -22,10 +24,17 @@ import torch
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.public_names import MODULE_OF, moved_to
 from marlflow.base.sentences import meant, nearest
-from marlflow.config.recipes import remember
-from marlflow.config.renamed import unknown_key
-from marlflow.config.signatures import called, hints_of, parameters_of, positional_parameters, positional_slots
-from marlflow.config.target_nodes import TARGET, target_node, without_positional
+from marlflow.config.other_names import unknown_key
+from marlflow.config.target_nodes import (
+    TARGET,
+    called,
+    hints_of,
+    parameters_of,
+    positional_parameters,
+    positional_slots,
+    target_node,
+    without_positional,
+)
 from marlflow.env.user_code import ImportFailed, failed_call, import_module, own_lines
 from marlflow.env.user_code import attribute as attribute_of
 from marlflow.learner.optimizer import TorchOptimizer
@@ -364,3 +373,29 @@ def _is_protocol(hint: type) -> bool:
 
 def _protocol_members(hint: type) -> set[str]:
     return {name for name in {*vars(hint), *vars(hint).get("__annotations__", {})} if not name.startswith("_")}
+
+
+# By identity, because a class of a user's may define equality, or none.
+_SETTINGS: dict[int, tuple[weakref.ref[Any], Mapping[str, Any]]] = {}
+
+
+def remember(made: Any, settings: Mapping[str, Any]) -> None:
+    """Remember that the configuration `settings` made this object."""
+    number = id(made)
+    try:
+        reference = weakref.ref(made, lambda _: _SETTINGS.pop(number, None))
+    except TypeError:
+        return  # a class with slots
+    _SETTINGS[number] = reference, dict(settings)
+
+
+def settings_of(value: Any) -> Mapping[str, Any] | None:
+    """Return the settings that made an object, {} if it has no attributes, or None if they are not known."""
+    reference, settings = _SETTINGS.get(id(value), (None, None))
+    if reference is not None and reference() is value:
+        return settings
+    try:
+        takes_any = bool(inspect.signature(type(value)).parameters)
+    except (TypeError, ValueError):
+        return None
+    return None if takes_any or getattr(value, "__dict__", True) else {}

@@ -16,8 +16,8 @@ import numpy as np
 
 from marlflow.algorithms.from_run import FromRun
 from marlflow.config import experiment as sections
+from marlflow.config.construct import settings_of
 from marlflow.config.experiment import Env, Experiment, Stop
-from marlflow.config.recipes import settings_of
 from marlflow.config.target_nodes import ARGS, ENV_KEYS, KEYWORDS, PARTIAL, TARGET
 from marlflow.env.make import Wrapper
 from marlflow.league.league import League

@@ -26,10 +26,12 @@ from marlflow.base.ranges import (
     StepsOrZero,
 )
 from marlflow.base.schedules import OrSchedule
+from marlflow.config.comments import files
 from marlflow.env.simulators.pettingzoo_registry import TARGET as PETTINGZOO
 from marlflow.flow.relocate import Where
 from marlflow.league.league import League
-from marlflow.matchmaking.matchmakers import MatchmakerFunction
+from marlflow.league.modes import LeagueMode
+from marlflow.matchmaking.matchmakers import Matchmaker, MatchmakerFunction, matchmaker_name
 from marlflow.observe.callback import Callback
 from marlflow.policy.actor import AskedMode
 from marlflow.policy.torso import MLP, TorsoConfig
@@ -68,7 +70,7 @@ class Env:
             values |= {"factory": PETTINGZOO, "arguments": {"id": self.factory, **self.arguments}}
         # A name without a dot is that of a shipped environment; an import path always has one.
         elif isinstance(self.factory, str) and "." not in self.factory:
-            from marlflow.config.named_environments import named_environment  # late: it imports this module
+            from marlflow.config.environment import named_environment  # late: it imports this module
 
             shipped = named_environment(self.factory, self.arguments)
             values |= {"factory": shipped.factory, "arguments": shipped.arguments}
@@ -366,7 +368,6 @@ class Experiment:
     metrics: Mapping[str, InfoMetric] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        from marlflow.config.wrong_types import other_kinds
 
         # Checked at construction, where the traceback shows the line to change; all other checks run later, together.
         if problems := list(other_kinds(self.env, self.policies, self.default_policy, self.mapping, self.league)):
@@ -390,3 +391,59 @@ class Experiment:
         """Return the configuration path of a learner's settings."""
         section = "learners" if name in self.learners else "policies" if name in self.policies else None
         return "default_policy" if section is None else f"{section}.{name}"
+
+
+def other_kinds(env: Any, policies: Any, default_policy: Any, mapping: Any, league: Any) -> Iterator[str]:
+    """Yield a problem for each part that has another type."""
+    if isinstance(env, str) or callable(env):
+        argument = repr(env) if isinstance(env, str) else getattr(env, "__name__", "factory")
+        yield f"env is {env!r}, not an Env; write Env({argument})"
+    elif not isinstance(env, Env):
+        yield f"env is {env!r}, not an Env; write Env(factory, arguments)"
+    everybody = {f"policies[{name!r}]": policy for name, policy in policies.items()}
+    for where, policy in {**everybody, "default_policy": default_policy}.items():
+        if not isinstance(policy, Policy):
+            yield f"{where} is {_shown(policy)}, not a Policy; write Policy({_constructor_call('algorithm', policy)})"
+            continue
+        parts: tuple[tuple[str, Any], ...] = (("algorithm", policy.algorithm), ("model", policy.model))
+        for part, value in parts:
+            if isinstance(value, str | type):
+                expression = _constructor_call(part, value)
+                yield f"{where}.{part} is {_shown(value)}, where an object is wanted; write Policy({part}={expression})"
+    rules = isinstance(mapping, Sequence) and all(isinstance(rule, Rule) for rule in mapping)
+    if isinstance(mapping, type) or not (mapping is None or rules or callable(mapping)):
+        yield (
+            f"mapping is {mapping!r}, neither a list of rules, such as [Rule('adversary_*', 'hunters'), ...], nor a "
+            "matchmaker, such as RandomSeats(['hunters', 'prey'])"
+        )
+    yield from uncalled_method(mapping)
+    if not (league is None or isinstance(league, League)):
+        yield f"league is {_shown(league)}, not a League; write League(PFSP())"
+    elif not isinstance(mode := getattr(league, "matchmaker", LeagueMode()), LeagueMode):
+        name = type(mode).__name__
+        yield f"league.matchmaker: {name} is no LeagueMode; derive it from marlflow.LeagueMode"
+
+
+def uncalled_method(mapping: Any) -> Iterator[str]:
+    """Yield a method of a matchmaker that would never be called."""
+    if isinstance(mapping, Matchmaker):
+        return
+    for method in vars(Matchmaker):
+        if callable(mapping) and not method.startswith("_") and callable(getattr(mapping, method, None)):
+            name = matchmaker_name(mapping)
+            yield f"mapping: {name} has a method {method} and is no matchmaker; derive it from marlflow.Matchmaker"
+            return
+
+
+def _shown(value: object) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else repr(value)
+
+
+def _constructor_call(group: str, value: object) -> str:
+    if isinstance(value, type):
+        return f"{value.__name__}()"
+    if not isinstance(value, str):
+        return f"{type(value).__name__}(...)"
+    # A shipped name, such as "PPO", gives the class that it configures.
+    file = files(group).get(value.lower())
+    return f"{(file.target or '').rpartition('.')[2]}()" if file else {"algorithm": "PPO()", "model": "MLP()"}[group]

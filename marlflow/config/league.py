@@ -1,4 +1,4 @@
-"""Check a league before it starts: its sides, who plays what, and when its snapshots are taken."""
+"""Check a league before it starts: its sides, who plays what, and its snapshots; and make the dealer of matchups."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from fnmatch import fnmatchcase
 from marlflow.base.errors import MatchmakerFailed, Problems
 from marlflow.base.sentences import enumerated, meant
 from marlflow.batches.items import Weights
+from marlflow.config.checked import CheckedExperiment
 from marlflow.config.comments import files
 from marlflow.config.experiment import Experiment, Policy
-from marlflow.config.league_members import added_members
-from marlflow.config.learners import policy_settings
+from marlflow.config.imported_policies import added_members
 from marlflow.config.opponents import only_opponents
-from marlflow.config.policy_assignment import TRIAL_EPISODES, PolicyAssignment, failure_problem
+from marlflow.config.policy_assignment import TRIAL_EPISODES, PolicyAssignment, failure_problem, policy_settings
 from marlflow.config.target_nodes import TARGET
 from marlflow.env import EnvAdapter
 from marlflow.league.dealing import LeagueMatchmaker
-from marlflow.league.league import League
+from marlflow.league.league import League, StoreSettings
 from marlflow.league.members import Members
 from marlflow.league.modes import (
     PFSP,
@@ -32,9 +32,10 @@ from marlflow.league.nfsp import NFSP
 from marlflow.league.payoffs import Payoffs, scores_by, trial_result
 from marlflow.league.ratings import Ratings
 from marlflow.league.sides import Sides, sides_of
-from marlflow.matchmaking.matchmakers import TRIAL, AllowedSeats, EpisodeId, change_of, deal_one
+from marlflow.matchmaking.dealer import Dealer
+from marlflow.matchmaking.matchmakers import TRIAL, AllowedSeats, EpisodeId, MatchmakerFunction, change_of, deal_one
 from marlflow.sampling.mapping import group
-from marlflow.sampling.population import Population
+from marlflow.sampling.population import FrozenStore, Population
 
 # Modes that seat snapshots; without any they would only ever seat live policies.
 _OF_THE_PAST = (LatestPast, DeltaUniform, Fictitious, PFSP)
@@ -319,3 +320,33 @@ def _trial_problems(
     except MatchmakerFailed as error:
         return [failure_problem("league", error)]
     return []
+
+
+def store_of(experiment: Experiment) -> StoreSettings:
+    """Return where parameters of frozen entries are held."""
+    return StoreSettings() if experiment.league is None else experiment.league.store
+
+
+def dealer_of(checked: CheckedExperiment, store: FrozenStore | None = None) -> Dealer | None:
+    """Return the dealer of a run with a matchmaker or a league, in its initial state; None if its mapping is fixed.
+
+    Frozen entries are held in `store`; None: in memory.
+    """
+    experiment = checked.experiment
+    matchmaker: MatchmakerFunction | None = None
+    if experiment.league is not None:
+        sides, _ = sides_of(experiment.league.sides, checked.agents)
+        matchmaker = dealing = league_matchmaker(
+            experiment.league, sides, checked.players, checked.spec.learning, checked.spec.seed
+        )
+        dealing.matches.modes = checked.spec.modes(experiment.league.snapshots.asked_mode)
+    elif callable(experiment.mapping):
+        # Copied, because an experiment is data and may be run again.
+        matchmaker = copy.deepcopy(experiment.mapping)
+    if matchmaker is None:
+        return None
+    spec, held = checked.spec, store_of(experiment)
+    workers = [spec.env_indices_of(worker) for worker in range(spec.num_workers)]
+    return Dealer(
+        matchmaker, checked.seats, spec.num_envs, spec.seed, workers, store, held.worker_members, held.distinct_members
+    )

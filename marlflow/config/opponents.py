@@ -16,7 +16,7 @@ from marlflow.base.errors import ConfigInvalid, Problem, Problems
 from marlflow.base.sentences import meant
 from marlflow.base.spaces import Spaces
 from marlflow.config.experiment import Experiment, Policy
-from marlflow.config.frozen import unfit_problem
+from marlflow.config.imported_policies import unfit_problem
 from marlflow.runs.saved_runs import RANDOM
 from marlflow.runtime.spec import PolicySpec
 from marlflow.sampling.mapping import group

@@ -33,10 +33,14 @@ from marlflow.config.compose import (
     sweeper_params,
 )
 from marlflow.config.folders import searchpath_problems
-from marlflow.config.misread import cast_problems, deletion_problem, depth_problem, kind_problem, merge_problem
 from marlflow.config.suggestions import (
     CHOSEN_FOR_ONE,
     SECTION_OF,
+    cast_problems,
+    deletion_problem,
+    depth_problem,
+    kind_problem,
+    merge_problem,
     no_entry,
     no_league,
     no_option,
@@ -152,9 +156,9 @@ def prepare(overrides: Sequence[str], searchpath: Sequence[str] = (), multirun: 
     values_present: Any = OmegaConf.to_container(config, resolve=False)
     learner_of = _learner_of_listed(values)
     for position, word in enumerate(values):
+        above = next((last for last in values[:position][::-1] if word.key.startswith(f"{last.key}.")), None)
         # A later override may change a key that an earlier one adds.
-        if not any(word.key.startswith(f"{earlier.key}.") for earlier in values[:position]):
-            problems += _value_settled(word, values_present, known, learner_of)
+        problems += _below_settled(word, above) if above else _value_settled(word, values_present, known, learner_of)
     settled = [word for word in words if word.prefix is not None]
     with _composition_explained():
         set_values(config, _first_lines(word for word in settled if word in values), _first_lines(settled))
@@ -369,6 +373,15 @@ def _value_settled(
     else:
         # A new key is right for an argument of the environment or a goal; signatures reject all others.
         word.prefix = word.prefix or "+"
+
+
+def _below_settled(word: _OverrideWord, above: _OverrideWord) -> Iterator[str]:
+    """Drop an override of a key below that of an earlier one which has no keys, and yield why, unless that one is."""
+    value = above.elements()[0]
+    if above.prefix is None or not (above.read.is_delete() or isinstance(value, dict | list)):
+        if above.prefix is not None:
+            yield f"{word.line} is for a key of {above.key}, and {above.line} leaves it none; leave one of them out"
+        word.prefix = None
 
 
 def _type_problem(word: _OverrideWord, current: Any) -> str | None:

@@ -15,7 +15,7 @@ from marlflow.config.construct import LEFT, fit
 from marlflow.config.environment import environment_maker, opened
 from marlflow.config.experiment import Env, Experiment, OfflineData, Policy
 from marlflow.config.folders import folder_problems
-from marlflow.config.learners import listed_policies
+from marlflow.config.policy_assignment import listed_policies
 from marlflow.config.trust import RECORDED, UNSIGNED, listed, refusal, untrusted_records
 from marlflow.env import EnvAdapter, open_adapter
 from marlflow.env.spaces_only import SpacesOnlyEnv

@@ -13,10 +13,9 @@ import numpy as np
 from marlflow.base.errors import Problem, ProblemKind
 from marlflow.base.ranges import INFINITY, Range, declared_range
 from marlflow.base.schedules import CosineDecay, Linear, PiecewiseConstant, Schedule
-from marlflow.config.construct import LEFT, fit
+from marlflow.config.construct import LEFT, fit, settings_of
 from marlflow.config.experiment import Env, Experiment, Stop
-from marlflow.config.recipes import settings_of
-from marlflow.config.signatures import hints_of, parameters_of
+from marlflow.config.target_nodes import hints_of, parameters_of
 from marlflow.env.episode_location import raised
 from marlflow.learner.optimizer import TORCH_SETTINGS, TorchOptimizer
 

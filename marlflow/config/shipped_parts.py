@@ -60,6 +60,11 @@ def _named(listed: str, arguments: AllowedByKey | None = None) -> dict[str, Allo
     return found
 
 
+def _public(names: str) -> str:
+    """Return the lines of public names for `_named`."""
+    return "\n".join(f"{MODULE_OF[name]}: {name}" for name in names.split())
+
+
 def _one_of(*names: str) -> Allowed:
     return Allowed(text=re.compile("|".join(map(re.escape, ("", *names)))))
 
@@ -73,30 +78,19 @@ _OF_FOREIGN_PART = Allowed(text=re.compile(r"(?![^\W\d]\w*([.:]([\w-]+/)?[\w-]+)
 _OF_ANY_PART: Final[AllowedByKey] = {ARGS: NOTHING, KEYWORDS: NOTHING}
 
 SCHEDULE: Final = Allowed(_named("marlflow.base.schedules: CosineDecay Linear PiecewiseConstant"))
+_OF_TORCH = "Adadelta Adagrad Adam AdamW Adamax ASGD NAdam RAdam RMSprop Rprop SGD"
 OPTIMIZER: Final = Allowed(
     _named(
-        """marlflow.learner.optimizer: Adam
-        torch.optim: Adadelta Adagrad Adam AdamW Adamax ASGD NAdam RAdam RMSprop Rprop SGD
-        torch.optim.adadelta: Adadelta
-        torch.optim.adagrad: Adagrad
-        torch.optim.adam: Adam
-        torch.optim.adamw: AdamW
-        torch.optim.adamax: Adamax
-        torch.optim.asgd: ASGD
-        torch.optim.nadam: NAdam
-        torch.optim.radam: RAdam
-        torch.optim.rmsprop: RMSprop
-        torch.optim.rprop: Rprop
-        torch.optim.sgd: SGD"""
+        "\n".join(
+            [
+                "marlflow.learner.optimizer: Adam",
+                f"torch.optim: {_OF_TORCH}",
+                *(f"torch.optim.{name.lower()}: {name}" for name in _OF_TORCH.split()),
+            ]
+        )
     )
 )
-MODEL: Final = Allowed(
-    _named(
-        """marlflow.policy.torso: CNN MLP
-        marlflow.policy.recurrent: GRU LSTM
-        marlflow.policy.transformer: Transformer"""
-    )
-)
+MODEL: Final = Allowed(_named(_public("CNN MLP GRU LSTM Transformer")))
 # Another run is read as data, and what it names is checked like this, with nothing trusted.
 _SOURCE: Final[AllowedByKey] = {"trust": NOTHING, OTHERS: ANYTHING}
 PART: Final = Allowed(
@@ -107,32 +101,10 @@ PART: Final = Allowed(
 )
 ALGORITHM: Final = Allowed(
     _named(
-        """marlflow.algorithms.a2c: A2C
-        marlflow.algorithms.a3c: A3C
-        marlflow.algorithms.apex: ApeX
-        marlflow.algorithms.appo: APPO
-        marlflow.algorithms.archer: ArCHer
-        marlflow.algorithms.bc: BC
-        marlflow.algorithms.clone: Clone
-        marlflow.algorithms.ddpg: DDPG
-        marlflow.algorithms.ddppo: DDPPO
-        marlflow.algorithms.dqn: DQN
-        marlflow.algorithms.happo: HAPPO
-        marlflow.algorithms.impala: IMPALA
-        marlflow.algorithms.maddpg: MADDPG
-        marlflow.algorithms.maml: MAML
-        marlflow.algorithms.mappo: MAPPO
-        marlflow.algorithms.marwil: MARWIL
-        marlflow.algorithms.masac: MASAC
-        marlflow.algorithms.matd3: MATD3
-        marlflow.algorithms.ppo: PPO
-        marlflow.algorithms.qmix: QMIX
-        marlflow.algorithms.r2d2: R2D2
-        marlflow.algorithms.recurrent_ppo: RecurrentPPO
-        marlflow.algorithms.sac: SAC
-        marlflow.algorithms.scripted: Random
-        marlflow.algorithms.td3: TD3
-        marlflow.algorithms.vdn: VDN""",
+        _public(
+            "A2C A3C ApeX APPO ArCHer BC Clone DDPG DDPPO DQN HAPPO IMPALA MADDPG MAML MAPPO MARWIL MASAC MATD3 "
+            "PPO QMIX R2D2 RecurrentPPO SAC Random TD3 VDN"
+        ),
         {"optimizer": OPTIMIZER, "parts": Allowed(keys={OTHERS: PART}), OTHERS: SCHEDULE},
     )
     | _named("marlflow.algorithms.scripted: Scripted", {"choose": _one_of("marlflow.policy.connect_four.one_ply")})
@@ -188,6 +160,11 @@ _PARAMETERS = Allowed(
     text=_GAME.text,
     keys=dict.fromkeys(("filename", "instances_file", "boards_file", "word_list_file"), NOTHING),
 )
+_OF_MPE = (
+    "collect_treasure_v1 simple_adversary_v3 simple_crypto_v3 simple_formation_v1 simple_line_v1 "
+    "simple_push_v3 simple_reference_v3 simple_speaker_listener_v4 simple_spread_v3 simple_tag_v3 simple_v3 "
+    "simple_world_comm_v3"
+)
 ENVIRONMENT: Final = Allowed(
     _named(
         """marlflow.env.functional.jaxmarl: batched_env
@@ -213,21 +190,10 @@ ENVIRONMENT: Final = Allowed(
         marlflow.env.games.sacrifice: Sacrifice env parallel_env
         marlflow.env.games.sign: SignCorridor env parallel_env
         marlflow.env.games.token_signal: TokenSignal env
-        marlflow.env.games.toll: Toll env parallel_env
-        mpe2.collect_treasure_v1: parallel_env
-        mpe2.simple_adversary_v3: parallel_env
-        mpe2.simple_crypto_v3: parallel_env
-        mpe2.simple_formation_v1: parallel_env
-        mpe2.simple_line_v1: parallel_env
-        mpe2.simple_push_v3: parallel_env
-        mpe2.simple_reference_v3: parallel_env
-        mpe2.simple_speaker_listener_v4: parallel_env
-        mpe2.simple_spread_v3: parallel_env
-        mpe2.simple_tag_v3: parallel_env
-        mpe2.simple_v3: parallel_env
-        mpe2.simple_world_comm_v3: parallel_env""",
+        marlflow.env.games.toll: Toll env parallel_env""",
         _WRAPPERS,
     )
+    | _named("\n".join(f"mpe2.{name}: parallel_env" for name in _OF_MPE.split()), _WRAPPERS)
     # What `make` names is imported.
     | _named("marlflow.env.functional.own: batched_env", {**_WRAPPERS, "make": NOTHING})
     # An id with a module, `module:name`, imports it, and others may be registered by any package.

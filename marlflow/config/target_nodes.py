@@ -1,12 +1,18 @@
-"""Read Hydra's own keys of a node with a `_target_`: `_args_`, `_partial_`, `_recursive_` and `_convert_`.
+"""Read a node with a `_target_`: Hydra's own keys of it, and the signature of what it calls, which is its schema.
+
+The keys are `_args_`, `_partial_`, `_recursive_` and `_convert_`.
 
 Source: hydra.utils.instantiate (https://hydra.cc/docs/1.3/advanced/instantiate_objects/overview/).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import functools
+import inspect
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, is_dataclass
 from typing import Any, Final
 
 TARGET: Final = "_target_"
@@ -58,3 +64,64 @@ def without_positional(node: TargetNode, path: str, instead: str, problems: list
     if node.positional:
         problems.append(f"{path}.{ARGS}: {instead}, so name the others by keys of their own")
     return node.settings
+
+
+def called(make: Callable[..., Any]) -> str:
+    """Return the name of a class or function for error messages."""
+    return getattr(make, "__name__", type(make).__name__)
+
+
+@functools.lru_cache(maxsize=512)
+def parameters_of(make: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of a callable; any, if it has no signature."""
+    try:
+        return inspect.signature(make).parameters
+    except (TypeError, ValueError):
+        # A builtin without a signature checks its arguments itself.
+        kinds = {"entries": inspect.Parameter.VAR_POSITIONAL, "values": inspect.Parameter.VAR_KEYWORD}
+        return {name: inspect.Parameter(name, kind) for name, kind in kinds.items()}
+
+
+def positional_parameters(make: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Return the parameters that can be given in order."""
+    return [p for p in parameters_of(make).values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+
+def positional_slots(
+    make: Callable[..., Any], values: Sequence[Any], named: Mapping[str, Any], path: str, problems: list[str]
+) -> list[tuple[Any, Any, str]]:
+    """Return each value of `_args_` with the annotation of its parameter and its path; append what cannot be passed."""
+    taken, hints = positional_parameters(make), hints_of(make)
+    is_open = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters_of(make).values())
+    if len(values) > len(taken) and not is_open:
+        problems.append(f"{path}.{ARGS} has {len(values)} entries, but {called(make)} takes at most {len(taken)}")
+        return []
+    twice = [parameter.name for parameter in taken[: len(values)] if parameter.name in named]
+    problems.extend(f"{path}.{name} is given twice: {ARGS} has it already" for name in twice)
+    kinds = [hints.get(parameter.name, Any) for parameter in taken]
+    kinds += [Any] * (len(values) - len(taken))
+    return [(value, kinds[number], f"{path}.{ARGS}[{number}]") for number, value in enumerate(values)]
+
+
+@functools.lru_cache(maxsize=512)
+def hints_of(make: Callable[..., Any]) -> Mapping[str, Any]:
+    """Return the annotations of a callable's parameters, with their ranges, except those that cannot be resolved."""
+    # The annotations of a dataclass are its fields'; of another class, its constructor's.
+    source: Any = make.__init__ if isinstance(make, type) and not is_dataclass(make) else make  # type: ignore[misc]
+    try:
+        return typing.get_type_hints(source, include_extras=True)
+    except (NameError, TypeError, AttributeError):
+        # Names imported only under TYPE_CHECKING do not exist at run time; those of other annotations do.
+        hints: dict[str, Any] = {}
+        for owner in reversed(source.__mro__) if isinstance(source, type) else (source,):
+            for name, annotation in getattr(owner, "__annotations__", {}).items():
+                hints.pop(name, None)
+                with suppress(NameError, TypeError, AttributeError):
+                    hints |= _hint_of(owner, name, annotation)
+        return hints
+
+
+def _hint_of(owner: Any, name: str, annotation: Any) -> Mapping[str, Any]:
+    """Resolve one annotation of a class or a function."""
+    alone = type(owner.__name__, (), {"__annotations__": {name: annotation}, "__module__": owner.__module__})
+    return typing.get_type_hints(alone, getattr(inspect.unwrap(owner), "__globals__", None), include_extras=True)

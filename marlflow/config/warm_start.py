@@ -18,8 +18,7 @@ from marlflow.base.errors import ConfigInvalid, InvalidInput, Problems
 from marlflow.base.sentences import meant
 from marlflow.batches.critic_input import critic_input_problems
 from marlflow.config.experiment import Policy
-from marlflow.config.frozen import about, source_policy
-from marlflow.config.imports import imported_policy, size_problem, space_problem
+from marlflow.config.imported_policies import about, imported_policy, size_problem, source_policy, space_problem
 from marlflow.env.spaces_only import observation_rows
 from marlflow.learner.compute import ON_CPU
 from marlflow.learner.parameters import ACTOR, is_part, named_parameters

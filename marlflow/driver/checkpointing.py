@@ -18,7 +18,7 @@ from marlflow.base.serialization import Tree, from_bytes, to_bytes
 from marlflow.batches.items import Fragment, Inserted, JointFragment, Packed, Update
 from marlflow.config.checked import CheckedExperiment
 from marlflow.config.environment import environment_identity
-from marlflow.config.league_members import FROM, MEMBER, POLICY
+from marlflow.config.imported_policies import FROM, MEMBER, POLICY
 from marlflow.driver.faults import FaultBudget
 from marlflow.driver.other_runs import files_of_other_runs, hash_of, source_of
 from marlflow.driver.run_metrics import RunMetrics

@@ -17,7 +17,7 @@ from marlflow.base.links import check_links
 from marlflow.base.spaces import Spaces
 from marlflow.config.checked import CheckedExperiment
 from marlflow.config.experiment import Policy
-from marlflow.config.imports import (
+from marlflow.config.imported_policies import (
     configured_policy,
     imported_policy,
     load_policy,

@@ -14,7 +14,6 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.base.files import write_new
 from marlflow.base.links import check_links
 from marlflow.base.return_units import Units
-from marlflow.driver.evaluate import EvaluationResult
 from marlflow.league.comparison import (
     CONFIDENCE,
     Comparison,

@@ -11,7 +11,7 @@ import numpy as np
 from marlflow.base.arrays import Array
 from marlflow.base.progress import tracked
 from marlflow.base.serialization import Tree
-from marlflow.checks.nash_conv import information_states, player_of
+from marlflow.checks.leagues import information_states, player_of
 from marlflow.config.checked import CheckedExperiment
 from marlflow.driver.run_metrics import RunMetrics
 from marlflow.driver.service import Service

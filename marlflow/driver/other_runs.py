@@ -11,7 +11,7 @@ from typing import Any
 from marlflow.algorithms.from_run import FromRun, Frozen, Imported, with_copies
 from marlflow.config.checked import CheckedExperiment
 from marlflow.config.experiment import Experiment, Policy
-from marlflow.config.league_members import COPY, FROM
+from marlflow.config.imported_policies import COPY, FROM
 from marlflow.config.warm_start import initial_file
 from marlflow.league.league import League
 from marlflow.runs.checkpoint_format import notes_of, tensors_file

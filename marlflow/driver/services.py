@@ -11,10 +11,8 @@ from marlflow.base.awaiting import begun
 from marlflow.base.errors import FaultKind
 from marlflow.batches.items import Inserted, Update
 from marlflow.config.checked import CheckedExperiment
-from marlflow.config.dealers import dealer_of, store_of
-from marlflow.config.drawn_league import with_league
-from marlflow.config.league import is_meta_game
-from marlflow.config.plans import RoundHooks, build_plan
+from marlflow.config.league import dealer_of, is_meta_game, store_of
+from marlflow.config.plans import RoundHooks, build_plan, with_league
 from marlflow.driver.checkpointing import Checkpointer, CheckpointTiming
 from marlflow.driver.evaluation import Evaluator
 from marlflow.driver.faults import BudgetedWorkers, FaultBudget

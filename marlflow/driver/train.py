@@ -18,10 +18,10 @@ from marlflow.base.files import replacing
 from marlflow.base.public_names import with_current_names
 from marlflow.checks.commands import check, machines_of, runtime_of
 from marlflow.config.checked import CheckedExperiment
-from marlflow.config.cluster_address import cluster_address, cluster_setting
 from marlflow.config.description import changes, plain
 from marlflow.config.experiment import Experiment, RuntimeConfig
 from marlflow.config.folders import check_resumed, existing_run_problems, folder_problems, new_folder
+from marlflow.config.placement import cluster_address, cluster_setting
 from marlflow.config.recorded import record
 from marlflow.driver.checkpointing import check_identity, only_process_in, saved_at
 from marlflow.driver.graceful_shutdown import REASONS, GracefulShutdown
@@ -86,7 +86,7 @@ def train_checked(
     """Train an experiment that was checked; see `train`."""
     experiment = checked.experiment
     is_new = run_dir is None
-    from marlflow.config.named_environments import default_run_name
+    from marlflow.config.environment import default_run_name
 
     name = default_run_name(experiment.env) if experiment.name == Experiment.name else experiment.name
     folder = Path("runs") / name / time.strftime(_FOLDER_NAME) if run_dir is None else Path(run_dir)

@@ -21,7 +21,7 @@ from marlflow.base.spaces import Spaces
 from marlflow.config.checked import CheckedExperiment
 from marlflow.config.environment import environment_maker, environment_name
 from marlflow.config.experiment import Experiment
-from marlflow.config.imports import space_problem
+from marlflow.config.imported_policies import space_problem
 from marlflow.config.recorded import working_in
 from marlflow.config.records import played_environment
 from marlflow.driver.entrants import Entrant, Entrants

@@ -3,7 +3,7 @@
 import dataclasses
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ from hydra.utils import get_class
 from omegaconf import OmegaConf
 
 import marlflow as mf
+from marlflow.config.comments import names
+from marlflow.config.compose import Groups, composing
 from marlflow.env.make import import_factory
 from marlflow.env.simulators import pettingzoo_registry
 from tests.architecture.sources import REPOSITORY, within
@@ -91,10 +93,25 @@ LEARNING = sorted(
 
 @pytest.mark.parametrize("name", LEARNING)
 def test_a_policy_has_the_defaults_of_the_dataclass(name: str) -> None:
-    composed_of_groups = ("algorithm", "model")
-    values = _read(CONF / "policy" / f"{name}.yaml")
-    assert [list(entry) for entry in values["defaults"][:2]] == [[f"/{group}@{group}"] for group in composed_of_groups]
-    assert _without(values, "defaults") == _without(_defaults(mf.Policy), *composed_of_groups)
+    defaults, changes = _defaults_of("policy", name)
+    assert [list(entry) for entry in defaults[:2]] == [["/algorithm@algorithm"], ["/model@model"]]
+    assert (defaults[2:], changes) == (["/policy_keys", "_self_"], {"placement": {}} if name == "ddppo" else {})
+
+
+def _defaults_of(group: str, name: str) -> tuple[Sequence[Any], dict[str, Any]]:
+    values = _read(CONF / group / f"{name}.yaml")
+    return values.pop("defaults"), values
+
+
+def test_all_policies_and_all_learners_share_the_defaults_of_their_dataclasses() -> None:
+    assert _read(CONF / "policy_keys.yaml") == _without(_defaults(mf.Policy), "algorithm", "model")
+    assert _read(CONF / "learner_keys.yaml") == _without(_defaults(mf.LearnerConfig), "algorithm")
+
+
+def test_the_files_of_shared_keys_are_no_choices() -> None:
+    with composing():
+        offered = {*Groups([]).names(), *Groups([]).options("policy"), *names("policy"), *names("learner")}
+    assert {"policy_keys", "learner_keys"}.isdisjoint(offered)
 
 
 def test_a_member_of_a_learner_has_a_model_alone() -> None:
@@ -104,9 +121,7 @@ def test_a_member_of_a_learner_has_a_model_alone() -> None:
 
 @pytest.mark.parametrize("path", sorted(CONF.glob("learner/*.yaml")), ids=within)
 def test_a_learner_has_the_defaults_of_the_dataclass_and_the_algorithm_of_its_name(path: Path) -> None:
-    values = _read(path)
-    assert values["defaults"] == [{"/algorithm@algorithm": path.stem}, "_self_"]
-    assert _without(values, "defaults") == _without(_defaults(mf.LearnerConfig), "algorithm")
+    assert _defaults_of("learner", path.stem) == ([{"/algorithm@algorithm": path.stem}, "/learner_keys", "_self_"], {})
     assert (CONF / "algorithm" / path.name).exists()
 
 

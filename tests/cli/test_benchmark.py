@@ -13,8 +13,7 @@ import pytest
 import yaml
 from filelock import FileLock
 
-from marlflow.cli.benchmark_runs import BenchmarkPlan
-from marlflow.config.suite import read_suite, scaled_schedules
+from marlflow.cli.benchmark_runs import BenchmarkPlan, read_suite, scaled_schedules
 from marlflow.league.comparison import mean_estimate
 from marlflow.observe.sinks import read_metrics
 from marlflow.runs.run_state import LOCK, run_state

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from benchmarks.killed_drivers import SETTINGS, Command, started
-from marlflow.cli.requeue import requeued_on_signal
+from marlflow.cli.sweep_jobs import requeued_on_signal
 from marlflow.runs.saved_runs import newest
 from tests.cli.conftest import Marlflow, table
 from tests.cli.test_train import SHORT

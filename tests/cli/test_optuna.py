@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from marlflow.cli import sweep_checks
+from marlflow.cli import sweep
 from tests.cli.conftest import Marlflow, table
 from tests.cli.test_train import FAILING, SHORT
 
@@ -132,7 +132,7 @@ def test_a_sweep_that_cannot_work_is_refused_at_its_start(
 
 def test_a_database_that_optuna_cannot_write_is_refused(marlflow: Marlflow, monkeypatch: pytest.MonkeyPatch) -> None:
     found = {"SQLAlchemy": "2.1.9", "alembic": "1.13.3"}
-    monkeypatch.setattr(sweep_checks, "_version", found.get)
+    monkeypatch.setattr(sweep, "_version", found.get)
     said = marlflow(*OPTUNA, "hydra.sweeper.storage=sqlite:///study.db")
     assert said.code == 2
     assert "cannot write a database with SQLAlchemy 2.1.9; pip install 'sqlalchemy<2' 'alembic<1.14'" in said.err
@@ -149,7 +149,7 @@ def test_a_database_that_optuna_cannot_write_is_refused(marlflow: Marlflow, monk
 def test_a_plugin_that_is_not_installed_is_named_with_its_extra(
     marlflow: Marlflow, monkeypatch: pytest.MonkeyPatch, choice: str, extra: str
 ) -> None:
-    monkeypatch.setattr(sweep_checks, "is_installed", lambda _: False)
+    monkeypatch.setattr(sweep, "is_installed", lambda _: False)
     said = marlflow("train", "-m", choice, "seed=1,2")
     assert said.code == 2
     assert said.err.startswith(f"error: {choice} needs hydra-")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from marlflow.cli import sweep_job as command
+from marlflow.cli import sweep_jobs as command
 from marlflow.driver.train import Result
 from tests.cli.conftest import Marlflow
 from tests.cli.test_train import FAILING, SHORT

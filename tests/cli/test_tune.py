@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from marlflow.cli.sweep_records import read_records
-from marlflow.cli.tune_trial import TuneTrial
+from marlflow.cli.tune import TuneTrial
 from marlflow.observe.sinks import read_metrics
 from marlflow.runs.saved_runs import newest
 from tests.cli.conftest import Marlflow

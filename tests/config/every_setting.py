@@ -80,7 +80,7 @@ def run_values() -> dict[str, Any]:
     root = _read(CONF / "train.yaml")
     taken = {**root["placement"]["learners"], "resources": {"fpga": 1.0}, "node": "10.0.0.1"}
     process = {name: taken[name] for name in ("num_cpus", "num_gpus", "resources", "node")}
-    policy = _read(CONF / "policy" / "ppo.yaml")
+    policy = _read(CONF / "policy_keys.yaml")
     policy |= {
         "algorithm": {TARGET: "marlflow.algorithms.ppo.PPO"},
         "model": {TARGET: "marlflow.policy.torso.MLP"},

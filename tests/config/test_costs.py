@@ -202,3 +202,12 @@ def test_a_goal_names_something_that_infos_have(key: str) -> None:
     assert problems("policies.team.eval_infos.paid") == []
     (problem,) = problems("policies.team.infos.payed")
     assert "nothing in infos has this name (metrics.payed.info=<its key> gives one); did you mean 'paid'?" in problem
+
+
+def test_the_way_out_of_a_limit_is_at_the_learner_that_has_it() -> None:
+    learners = {"tax": mf.LearnerConfig(("team",), LIMITED)}
+    run = replace(experiment(None, CARTS), learners=learners)
+    (problem,) = wrong_with(run)
+    assert problem.endswith("give 0.0 where nothing costs, or set learners.tax.algorithm.parts.cost=null")
+    (problem,) = wrong_with(replace(run, env=IN_TURN))
+    assert problem.endswith("use the environment's parallel_env, or set learners.tax.algorithm.parts.cost=null")

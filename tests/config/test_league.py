@@ -15,11 +15,10 @@ import marlflow as mf
 from marlflow import conf
 from marlflow.checks.validation import ready
 from marlflow.config.construct import fit
-from marlflow.config.dealers import dealer_of
 from marlflow.config.description import plain
-from marlflow.config.drawn_league import league_work
-from marlflow.config.league import mode_name
-from marlflow.config.placement_table import drawn_placement
+from marlflow.config.league import dealer_of, mode_name
+from marlflow.config.placement import drawn_placement
+from marlflow.config.plans import league_work
 from marlflow.driver.checkpointing import identity
 from marlflow.league.dealing import LeagueMatchmaker
 from marlflow.runtime.resources import Machines, requests_of

@@ -16,8 +16,7 @@ import pytest
 import marlflow as mf
 from marlflow.algorithms.from_run import Imported, SavedPolicy
 from marlflow.checks.validation import ready
-from marlflow.config.imports import imported_policy, load_policy, policy_of
-from marlflow.config.league_members import described_member
+from marlflow.config.imported_policies import described_member, imported_policy, load_policy, policy_of
 from marlflow.runs.saved_league import saved_run
 from marlflow.runs.saved_policies import from_export, read_export, to_export
 from marlflow.runs.saved_runs import EXPERIMENT

@@ -16,6 +16,12 @@ from tests.sentences import wrong_with_settings
 RECORDED = "marlflow.offline.environment.recorded_environment"
 
 
+@pytest.mark.parametrize("passes", [math.inf, "3", 0])
+def test_passes_that_cannot_be_are_one_problem(passes: Any) -> None:
+    run = small_run(env=mf.Env(RECORDED, {"folder": "records", "passes": passes}))
+    assert len([problem for problem in wrong_with_settings(run) if "env.passes" in problem]) == 1
+
+
 @pytest.mark.parametrize("passes", [None, math.nan, math.inf, -math.inf, 1e400, -1, 0, 1.5, "3", [1], {"a": 1}, True])
 def test_passes_that_cannot_be(passes: Any) -> None:
     run = small_run(env=mf.Env(RECORDED, {"folder": "records", "passes": passes}))

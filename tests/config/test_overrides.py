@@ -224,3 +224,31 @@ def test_a_part_of_a_matchmaker_can_be_changed() -> None:
     changed = prepared("experiment=connect_four_random_seats", "mapping.policies=[dqn_player, ppo_player]")
     assert changed.config.mapping.policies == ["dqn_player", "ppo_player"]
     assert changed.config.mapping._target_ == "marlflow.matchmaking.matchmakers.RandomSeats"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "problem"),
+    [
+        (
+            ["callbacks=early_stop", "callbacks.early_stop.reports=-4"],
+            "callbacks=early_stop is not how a callback is chosen; write callback=early_stop",
+        ),
+        (["log.sinks=wandb"], "log.sinks=wandb is not how a sink is chosen; write sinks=wandb"),
+        (
+            ["league=self_play", "stop=3", "stop.env_steps=4"],
+            "stop.env_steps=4 is for a key of stop, and stop=3 leaves it none; leave one of them out",
+        ),
+    ],
+)
+def test_a_key_below_a_value_that_has_none_is_told_in_words_of_marlflow(overrides: list[str], problem: str) -> None:
+    assert problem in refusals(ConfigInvalid, experiment_of, *overrides)
+
+
+def test_a_later_override_may_change_a_key_that_an_earlier_one_adds() -> None:
+    config = prepared("stop={env_steps: 3}", "stop.time_s=4", "callbacks.a={x: 1}", "callbacks.a.x=2").config
+    assert (config.stop.env_steps, config.stop.time_s, config.callbacks.a.x) == (3, 4, 2)
+    rate = "default_policy.algorithm.learning_rate"
+    linear = f"{rate}={{_target_: marlflow.Linear, start: 1e-3, end: 0, agent_steps: 9}}"
+    # What a sweep and a benchmark write: a value is cleared first where Hydra would merge it with the next.
+    config = prepared(f"++{rate}=null", linear, f"{rate}.agent_steps=3").config
+    assert config.default_policy.algorithm.learning_rate.agent_steps == 3

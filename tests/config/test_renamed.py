@@ -8,7 +8,7 @@ from pettingzoo import ParallelEnv
 
 import marlflow as mf
 from marlflow.checks.validation import ready
-from marlflow.config.renamed import KEYS, renamed_hooks
+from marlflow.config.other_names import KEYS, renamed_hooks
 from marlflow.env.games.cartpole_team import parallel_env
 from tests.config.composition import experiment_of
 from tests.sentences import refusals
@@ -124,3 +124,15 @@ def test_an_old_hook_of_a_users_algorithm_gives_its_new_name(algorithm: type[mf.
 
 def test_hooks_of_today_give_no_error() -> None:
     assert list(renamed_hooks(mf.PPO())) == []
+
+
+@pytest.mark.parametrize("setting", ["cost_limit", "initial_multiplier", "multiplier_learning_rate"])
+def test_a_limit_on_costs_is_offered_only_to_algorithms_that_can_have_it(setting: str) -> None:
+    key = f"policies.cart.algorithm.{setting}"
+    for name in ("dqn", "a2c"):
+        assert problems_of_overrides(f"policy@policies.cart={name}", f"{key}=0.5") == [
+            f"there is no {key}; a limit on costs has become a part, and {name} cannot have a CostLimit: nothing of it "
+            "weighs rewards and costs; use ppo, mappo or sac, or leave the part out"
+        ]
+    (problem,) = problems_of_overrides("policy@policies.cart=sac", f"{key}=0.5")
+    assert problem.startswith(f"there is no {key}; it has become policies.cart.algorithm.parts.cost")

@@ -3,14 +3,17 @@
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import hydra.utils
 import pytest
 import torch
 
 import marlflow as mf
+from marlflow.base.ranges import Range, Share
 from marlflow.config.construct import build, fit
+from marlflow.config.settings import range_of
+from marlflow.config.target_nodes import hints_of
 from tests.config.composition import experiment_of, prepared, ready_of
 
 HERE = __name__
@@ -184,3 +187,37 @@ def test_record_is_a_group() -> None:
     assert experiment_of("record={policies: [cart]}").record == mf.Record(("cart",))
     with pytest.raises(mf.ConfigInvalid, match="there is no record 'datset'; did you mean 'dataset'"):
         prepared("record=datset")
+
+
+class OfAnUnknownKind:
+    """Has an annotation whose name is imported for type checkers only."""
+
+    def __init__(self, share: Annotated[float, Range(0, 1)], other: "Unknown", more: Share = 0.5) -> None:  # noqa: F821
+        self.share, self.other, self.more = share, other, more
+
+
+@dataclass(frozen=True)
+class Base:
+    share: Share = 0.5
+    hidden: Share = 0.5
+
+
+@dataclass(frozen=True)
+class Derived(Base):
+    weight: Annotated[float, Range(0, 10)] = 1.0
+    hidden: "Unknown" = None  # type: ignore[name-defined]  # noqa: F821
+
+
+def of_an_unknown_kind(share: Share, other: "Unknown") -> None:  # type: ignore[name-defined]  # noqa: F821
+    """Have an annotation that does not exist at run time."""
+
+
+def test_only_annotations_that_cannot_be_resolved_are_skipped() -> None:
+    assert hints_of(OfAnUnknownKind) == {
+        "share": Annotated[float, Range(0, 1)],
+        "more": Share,
+        "return": type(None),
+    }
+    assert hints_of(Derived) == {"share": Share, "weight": Annotated[float, Range(0, 10)]}
+    assert hints_of(of_an_unknown_kind) == {"share": Share, "return": type(None)}
+    assert (range_of(Derived, "weight").high, range_of(OfAnUnknownKind, "share").high) == (10, 1)

@@ -16,7 +16,7 @@ from marlflow.base.serialization import from_bytes
 from marlflow.checks.validation import ready
 from marlflow.cli.plan import run_plan
 from marlflow.config.checked import CheckedExperiment
-from marlflow.config.imports import load_policy, policy_of
+from marlflow.config.imported_policies import load_policy, policy_of
 from marlflow.learner.parameters import is_part, named_parameters
 from marlflow.policy.warmup import network_of
 from marlflow.runs.saved_league import SavedRun, saved_run

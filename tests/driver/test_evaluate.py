@@ -21,7 +21,7 @@ from marlflow.base.random import key
 from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.base.spaces import Spaces
 from marlflow.checks.validation import ready
-from marlflow.config.imports import policy_of
+from marlflow.config.imported_policies import policy_of
 from marlflow.driver.evaluation_files import as_csv, as_json, as_table, write_evaluation
 from marlflow.runs.saved_league import saved_run
 from marlflow.runs.saved_policies import to_export

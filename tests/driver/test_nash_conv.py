@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from marlflow.algorithms.recurrent_ppo import RecurrentPPO
-from marlflow.checks.nash_conv import information_states
+from marlflow.checks.leagues import information_states
 from marlflow.checks.validation import ready
 from marlflow.config.experiment import Env, Evaluation, Experiment, Log, Policy
 from marlflow.driver.nash_conv import MemberWeights, SolutionNashConv

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import marlflow as mf
-from marlflow.config.imports import load_policy
+from marlflow.config.imported_policies import load_policy
 from marlflow.env.games import token_signal
 from tests.driver.kept_runs import assert_equal, kept, without_times
 from tests.driver.resumed_runs import resumes_exactly

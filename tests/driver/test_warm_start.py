@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import marlflow as mf
-from marlflow.config.imports import load_policy
+from marlflow.config.imported_policies import load_policy
 from marlflow.runs.checkpoints import CheckpointStore
 from marlflow.runs.saved_league import saved_run
 from marlflow.runs.saved_policies import from_export, saved_policy

@@ -12,8 +12,7 @@ import pytest
 import marlflow as mf
 from marlflow.checks.commands import check
 from marlflow.checks.validation import ready
-from marlflow.config.drawn_league import league_work, with_league
-from marlflow.config.plans import drawn_plan
+from marlflow.config.plans import drawn_plan, league_work, with_league
 from marlflow.driver.train import train_checked
 from marlflow.flow import WorkBetweenRounds
 from marlflow.league.dealing import LeagueMatchmaker

@@ -14,7 +14,7 @@ import marlflow as mf
 from marlflow.base.errors import FaultKind
 from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.checks.validation import ready
-from marlflow.config.dealers import dealer_of
+from marlflow.config.league import dealer_of
 from marlflow.league.dealing import LeagueMatchmaker
 from marlflow.league.matches import FIRST_MATCH, Matches, all_profiles, play_matches, until_known
 from marlflow.league.members import Members

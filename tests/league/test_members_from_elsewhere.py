@@ -15,7 +15,7 @@ from gymnasium.spaces import Discrete
 import marlflow as mf
 from marlflow.algorithms.from_run import Imported
 from marlflow.checks.validation import ready
-from marlflow.config.imports import load_policy
+from marlflow.config.imported_policies import load_policy
 from marlflow.league.members import Members
 from marlflow.league.payoffs import Payoffs
 from marlflow.league.sides import default_sides

@@ -11,7 +11,7 @@ import pytest
 
 import marlflow as mf
 from marlflow.checks.validation import ready
-from marlflow.config.cluster_address import cluster_address, cluster_setting
+from marlflow.config.placement import cluster_address, cluster_setting
 from marlflow.runtime.forked.template import SWITCH_VARIABLE
 from marlflow.runtime.ray import local_ray as local
 from marlflow.runtime.ray import private_api

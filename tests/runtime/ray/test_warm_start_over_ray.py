@@ -10,7 +10,7 @@ import pytest
 
 import marlflow as mf
 from marlflow.base.serialization import from_bytes
-from marlflow.config.imports import load_policy
+from marlflow.config.imported_policies import load_policy
 from marlflow.runs.saved_runs import newest
 from tests.runtime.small_runs import SMALL, SMALL_PPO, small_run
 

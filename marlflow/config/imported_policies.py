@@ -1,4 +1,4 @@
-"""Load policies of other runs and of exported files, and build their networks from plain configuration.
+"""Load policies of other runs and of exported files, as frozen policies and as members of a league.
 
 A configuration names classes, which are imported. Only parts of marlflow are, and those that the user trusts.
 """
@@ -7,32 +7,35 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from marlflow.algorithms.algorithm import Algorithm
-from marlflow.algorithms.from_run import Imported, SavedPolicy
-from marlflow.base.errors import CheckpointUnusable, ConfigInvalid, WeightsMismatch
+from marlflow.algorithms.from_run import FromRun, Frozen, Imported, SavedPolicy
+from marlflow.algorithms.scripted import Random
+from marlflow.base.errors import CheckpointUnusable, ConfigInvalid, InvalidInput, Problems, WeightsMismatch
 from marlflow.base.links import check_links
 from marlflow.base.public_names import with_current_names
+from marlflow.base.sentences import absent, meant
 from marlflow.base.spaces import Spaces
+from marlflow.config import shipped_parts
 from marlflow.config.construct import LEFT, fit
-from marlflow.config.experiment import Policy
-from marlflow.config.renamed import with_parts
+from marlflow.config.experiment import Experiment, Policy
+from marlflow.config.other_names import with_parts
 from marlflow.config.settings import setting_problems
-from marlflow.config.shipped_parts import POLICY
 from marlflow.config.target_nodes import TARGET
 from marlflow.config.trust import listed, refusal, untrusted
+from marlflow.env import EnvAdapter
 from marlflow.learner.extra_losses import without_extra_losses
 from marlflow.policy.tensors import parameters_of
 from marlflow.policy.torso import TorsoConfig
 from marlflow.runs.checkpoint_format import as_text
 from marlflow.runs.saved_league import SavedRun, saved_run
 from marlflow.runs.saved_policies import read_export, saved_policy
-from marlflow.runs.saved_runs import EXPERIMENT, Which, chosen, folder
+from marlflow.runs.saved_runs import EXPERIMENT, RANDOM, Which, chosen, folder
 from marlflow.sampling.mapping import Rule, group
 from marlflow.sampling.mapping import policy_of as policy_of_agent
 
@@ -184,7 +187,7 @@ def _built(config: Mapping[str, Any] | None, source: str, trust: Collection[str]
             [f"{source}: its run recorded no configuration, so the classes of its network are not known"]
         )
     config = with_parts(without_extra_losses(config))
-    if found := untrusted(config, trust, POLICY):
+    if found := untrusted(config, trust, shipped_parts.POLICY):
         raise ConfigInvalid([refusal(source, found, remedy.format(names=listed(found)))])
     problems: list[str] = []
     algorithm: Any = fit(config.get("algorithm"), Algorithm | None, f"{source}: algorithm", problems)
@@ -227,3 +230,147 @@ def size_problem(policy: Policy, spaces: Spaces) -> str | None:
         f"{saved.source} has {len(saved.flat):,} parameters, which are not those of the network that it describes; its "
         "configuration was changed, or is of another version of marlflow"
     )
+
+
+def with_frozen(experiment: Experiment, problems: Problems) -> Experiment:
+    """Return an experiment whose Frozen policies have the networks of their sources; append to `problems`."""
+    policies = {
+        name: _loaded(policy, name, f"policies.{name}", problems) for name, policy in experiment.policies.items()
+    }
+    default = _loaded(experiment.default_policy, "", "default_policy", problems)
+    return replace(experiment, policies=policies, default_policy=default)
+
+
+def _loaded(policy: Policy, name: str, path: str, problems: Problems) -> Policy:
+    if not isinstance(frozen := policy.algorithm, Frozen):
+        return policy
+    key = f"{path}.algorithm"
+    try:
+        saved = load_policy(Path(frozen.copies)) if frozen.copies else source_policy(frozen, name)
+        loaded = imported_policy(saved, frozen.trust, f"set {key}.trust={{names}}")
+    except InvalidInput as error:
+        problems += [f"{key}: {problem}" for problem in error.problems]
+        # It acts anyhow, so that no error follows from this one.
+        return replace(policy, algorithm=Random())
+    return replace(policy, algorithm=loaded.algorithm, model=loaded.model)
+
+
+def source_policy(source: FromRun | Frozen, name: str) -> SavedPolicy:
+    """Load the policy that a source names, by default the one called `name`; raises InvalidInput."""
+    return load_policy(Path(source.run), source.policy, source.checkpoint, default=name)
+
+
+def frozen_problems(
+    policies: Mapping[str, Policy], spaces: Mapping[str, Spaces], agents: Mapping[str, Sequence[str]]
+) -> Iterator[tuple[str, str]]:
+    """Yield the policies of other runs that cannot play their agents, each with the problem."""
+    for name, policy in policies.items():
+        if isinstance(policy.algorithm, Imported) and name in spaces:
+            problem = unfit_problem(policy.algorithm, policy, spaces[name], agents[name][0])
+            if problem is not None:
+                yield name, f"policy {name!r}: {problem}"
+
+
+def unfit_problem(algorithm: Imported, policy: Policy, spaces: Spaces, agent: str) -> str | None:
+    """Return why a policy of another run cannot play `agent`, or None."""
+    if problem := space_problem(algorithm.saved, spaces, agent):
+        return f"{problem}; name a policy of a run of this environment"
+    return size_problem(policy, spaces)
+
+
+def described_source(algorithm: Algorithm) -> str:
+    """Return where an imported policy is from, such as `main@12 of runs/c4/a (ppo, version 3, ..., SHA-256 ...)`."""
+    if not isinstance(algorithm, Imported):
+        return algorithm.name
+    return f"{algorithm.saved.source} ({about(algorithm)}, SHA-256 {algorithm.saved.sha256})"
+
+
+def about(algorithm: Imported) -> str:
+    """Return the algorithm, version and size of an imported policy."""
+    saved = algorithm.saved
+    return f"{algorithm.algorithm.name}, version {saved.description['version']:,}, {len(saved.flat):,} parameters"
+
+
+FROM, MEMBER, POLICY = "from", "member", "policy"
+COPY: Final = "copy"
+"""A key that resuming adds: the file of a checkpoint to load the member from, whose source may be gone."""
+_KEYS = (FROM, MEMBER, POLICY)
+_NOT_IN_NAMES = "@:/"
+
+
+def added_members(
+    experiment: Experiment, taken: Collection[str], adapter: EnvAdapter, problems: Problems
+) -> dict[str, tuple[Policy, list[str]]]:
+    """Return the policy of each of `league.members` and the agents whose spaces fit; append to `problems`.
+
+    `taken` are the names of the run's policies. A policy that is only renamed fits every agent.
+    """
+    assert experiment.league is not None
+    added = {}
+    for name, given in experiment.league.members.items():
+        path = f"league.members.{name}"
+        if wrong := _wrong(name, given, taken, path):
+            problems += wrong
+            continue
+        if POLICY in given:
+            if (policy := _renamed(given[POLICY], experiment, path, problems)) is not None:
+                added[name] = policy, list(adapter.agents)
+            continue
+        try:
+            added[name] = _loaded_member(given, experiment.league.trust, adapter)
+        except InvalidInput as error:
+            problems += [f"{path}: {problem}" for problem in error.problems]
+    return added
+
+
+def _wrong(name: str, given: Mapping[str, str], taken: Collection[str], path: str) -> list[str]:
+    if name in taken:
+        return [f"{path}: the name is taken by a policy of this run; give the member another one"]
+    if not name or any(sign in name for sign in _NOT_IN_NAMES):
+        return [f"{path}: a name has none of {' '.join(_NOT_IN_NAMES)}, which mark snapshots and sources"]
+    keys = (*_KEYS, COPY)
+    if unknown := [absent(f"{path}.{key}", key, _KEYS, "a member") for key in given if key not in keys]:
+        return unknown
+    if (FROM in given) == (POLICY in given) or (MEMBER in given and POLICY in given):
+        return [
+            f"{path} must be {{from: <folder of a run>, member: <id>}}, {{from: <exported file>}} or "
+            f"{{policy: <policy>}}, not {dict(given)}"
+        ]
+    return []
+
+
+def _renamed(policy: str, experiment: Experiment, path: str, problems: Problems) -> Policy | None:
+    policies = experiment.policies
+    if policy == RANDOM and RANDOM not in policies:
+        return Policy(Random())
+    fixed = [name for name, one in policies.items() if not one.acts_by.capabilities.learns]
+    if policy not in policies:
+        known = meant(policy, [*fixed, RANDOM], "those that never change are")
+        problems.append(f"{path}.policy: there is no policy {policy!r}{known}")
+        return None
+    if policy not in fixed:
+        problems.append(f"{path}.policy: {policy!r} learns, so it is a member itself; name one that never changes")
+        return None
+    return policies[policy]
+
+
+def _loaded_member(given: Mapping[str, str], trust: Sequence[str], adapter: EnvAdapter) -> tuple[Policy, list[str]]:
+    saved = load_policy(Path(given.get(COPY, given[FROM])), None if COPY in given else given.get(MEMBER))
+    spaces = {agent: _spaces(adapter, agent) for agent in adapter.agents}
+    wrong = {agent: space_problem(saved, of_agent, agent) for agent, of_agent in spaces.items()}
+    fitting = [agent for agent, problem in wrong.items() if problem is None]
+    if not fitting:
+        raise ConfigInvalid([f"{next(iter(wrong.values()))}; name a member of a run of this environment"])
+    policy = imported_policy(saved, trust)
+    if problem := size_problem(policy, spaces[fitting[0]]):
+        raise ConfigInvalid([problem])
+    return policy, fitting
+
+
+def _spaces(adapter: EnvAdapter, agent: str) -> Spaces:
+    return Spaces(adapter.observation_space(agent), adapter.action_space(agent), adapter.masked(agent))
+
+
+def described_member(name: str, algorithm: Algorithm) -> str:
+    """Return one line on a member from elsewhere, such as `member veteran: main@12 of runs/c4/a (ppo, ...)`."""
+    return f"member {name}: {described_source(algorithm)}"

@@ -1,15 +1,16 @@
-"""Check what joint algorithms, which learn from several agents' decisions of one env step, require of a run."""
+"""Check what algorithms need of the environment: a state, or decisions of several agents in one env step."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from marlflow.algorithms.algorithm import JointAlgorithm
+from marlflow.algorithms.algorithm import Algorithm, JointAlgorithm, critic_sees
 from marlflow.base.errors import Problem
+from marlflow.batches.critic_input import OWN_OBSERVATION
 from marlflow.config.environment import environment_name
-from marlflow.config.experiment import Experiment, LearnerConfig, Policy
-from marlflow.config.learners import learner_subject, learners_of, subject_of
+from marlflow.config.experiment import Env, Experiment, LearnerConfig, Policy
+from marlflow.config.policy_assignment import learner_subject, learners_of, subject_of
 from marlflow.env import EnvAdapter
 from marlflow.matchmaking.matchmakers import matchmaker_name
 from marlflow.policy.recurrent import RecurrentTorsoConfig
@@ -83,3 +84,41 @@ def _memory_problems(subject: str, learner: LearnerConfig, has_memory: Mapping[s
 
 def _has_memory(model: object) -> bool:
     return isinstance(model, RecurrentTorsoConfig)
+
+
+def critic_environment_problems(env: Env, adapter: EnvAdapter, policies: Mapping[str, Policy]) -> Iterator[str]:
+    """Yield why policies cannot learn in the environment: no state, or turns where deaths need simultaneous steps."""
+    for name, policy in policies.items():
+        algorithm = policy.acts_by
+        subject = f"policy {name!r} ({algorithm.name})"
+        # The names in critic_sees are checked with the policy's spaces; joint algorithms are checked by their learner.
+        if algorithm.capabilities.state and not algorithm.capabilities.joint and adapter.state_space() is None:
+            yield (
+                f"{subject} needs the environment's state, and {environment_name(env)} has no state() with a Box for "
+                "its state_space; add wrappers=joint_state, or use an algorithm that needs none"
+            )
+        if _bootstraps_at_death(algorithm) and not adapter.parallel:
+            yield (
+                f"{subject} cannot bootstrap at a death (bootstrap_at_death) in {environment_name(env)}, an AEC "
+                "environment: its agents decide in turns, so there is no value of all survivors right after a death; "
+                "set bootstrap_at_death=false, or use the environment's parallel_env"
+            )
+
+
+def recorded_critic_problems(policies: Mapping[str, Policy], recorded: Collection[str]) -> Iterator[str]:
+    """Yield why policies cannot learn from records, which have neither states nor other agents."""
+    for name in recorded:
+        algorithm = policies[name].acts_by
+        settings = {
+            "critic_sees": critic_sees(algorithm) != OWN_OBSERVATION,
+            "bootstrap_at_death": _bootstraps_at_death(algorithm),
+        }
+        for setting in (setting for setting, is_set in settings.items() if is_set):
+            yield (
+                f"policy {name!r} ({algorithm.name}) learns from records, which have only what its agents saw; leave "
+                f"algorithm.{setting} at its default"
+            )
+
+
+def _bootstraps_at_death(algorithm: Algorithm) -> bool:
+    return bool(getattr(algorithm, "bootstrap_at_death", False))

@@ -10,8 +10,8 @@ import pytest
 from scipy.stats import kstest
 
 from marlflow.base.errors import ConfigInvalid
+from marlflow.cli.tune import jobs_of
 from marlflow.config.compose import composing
-from marlflow.config.search_space import jobs_of
 from tests.sentences import refusals
 
 LINES = ("seed=range(1,4)", "env=simple_tag", "+a.b=x,y")

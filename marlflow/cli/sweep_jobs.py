@@ -1,10 +1,17 @@
-"""A job of `marlflow train -m`, in the command's process or in one that a launcher has started."""
+"""The jobs of `marlflow train -m`, in the command's process or in one that a launcher has started.
+
+On a signal to the command, jobs of other processes finish their round and take a checkpoint. A cluster's own signal
+before it ends a job, SIGUSR2 or what SUBMITIT_PREEMPT_SIGNAL names, ends the run in order, with a checkpoint; then
+submitit's handler requeues the job, and the job that starts again finds its run.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,12 +26,12 @@ from omegaconf import DictConfig, OmegaConf
 from marlflow.base.errors import ConfigInvalid, InvalidInput, MarlflowError
 from marlflow.cli.failures import failure
 from marlflow.cli.job import outcome, recorded
-from marlflow.cli.requeue import is_submitted, requeued_on_signal, restarted_run
-from marlflow.cli.sweep_records import JobRecord
-from marlflow.driver.graceful_shutdown import REASONS, Terminated
+from marlflow.cli.sweep_records import JobRecord, read_records
+from marlflow.driver.graceful_shutdown import REASON_OF, REASONS, Terminated
 
 if TYPE_CHECKING:
     from marlflow.driver.train import Result
+
 
 STOP: Final = "stop"
 """Name of the file in the folder of records after which no further job begins."""
@@ -146,3 +153,129 @@ def _elsewhere(config: DictConfig, cwd: str) -> Iterator[None]:
 
 def _raise_terminated(_number: int, _frame: FrameType | None) -> NoReturn:
     raise Terminated
+
+
+_POLL_S = 0.05
+
+
+@contextmanager
+def finished_on_signal(records: Path) -> Iterator[None]:
+    """On a first signal, let the running jobs end in order, begin no more, and raise; on a second, raise at once."""
+    has_come = False
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        nonlocal has_come
+        reason = REASONS[REASON_OF[signal.Signals(number)]]
+        if has_come:
+            raise reason
+        has_come = True
+        (records / STOP).touch()
+        print("the running jobs finish their round; interrupt again to stop at once", file=sys.stderr)
+        for pid in _running(
+            records
+        ):  # processes of the same terminal have received SIGINT already, and a second one adds nothing
+            os.kill(pid, signal.SIGTERM)
+        while _running(records):
+            time.sleep(_POLL_S)
+        raise reason
+
+    before = {number: signal.signal(number, end) for number in REASON_OF}
+    released = threading.Event()
+    # SIGINT is blocked in the processes that this thread starts, or one that waits for a job would end on Ctrl-C and
+    # take all others with it. Another thread receives it for this process.
+    receiver = threading.Thread(target=released.wait, name="marlflow-interrupt", daemon=True)
+    receiver.start()
+    unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
+        released.set()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        _end_processes()
+
+
+def _end_processes() -> None:
+    # joblib would keep them for its next call, with SIGINT blocked.
+    from joblib.externals.loky import get_reusable_executor  # type: ignore[import-untyped]
+
+    get_reusable_executor(reuse=True).shutdown(wait=True, kill_workers=True)
+
+
+def _running(records: Path) -> list[int]:
+    """Return the processes of jobs that have not ended."""
+    return [record.pid for record in read_records(records) if not record.ended_by and _exists(record.pid)]
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def is_submitted() -> bool:
+    """Return whether this process runs a job of submitit."""
+    return "SUBMITIT_EXECUTOR" in os.environ
+
+
+@contextmanager
+def requeued_on_signal() -> Iterator[None]:
+    """End the run in order when the cluster is about to end the job, then let submitit requeue it."""
+    number = getattr(signal, f"SIG{os.environ.get('SUBMITIT_PREEMPT_SIGNAL', 'USR2')}", None)
+    requeue = None if number is None or not is_submitted() else signal.getsignal(number)
+    if number is None or not callable(requeue):
+        yield
+        return
+    has_come = False
+
+    def end_run(_number: int, _frame: FrameType | None) -> None:
+        nonlocal has_come
+        has_come = True
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    signal.signal(number, end_run)
+    try:
+        yield
+    except Exception:
+        if has_come:  # exits, or raises if the job may not be requeued
+            requeue(number, None)
+        raise
+    finally:
+        signal.signal(number, requeue)
+
+
+def restarted_run(run_dir: Path) -> bool:
+    """Return whether `run_dir` has a checkpoint of this very job, which was requeued.
+
+    What it wrote before its first checkpoint is moved aside.
+    """
+    from marlflow.base.errors import CheckpointUnusable
+    from marlflow.base.links import check_links
+    from marlflow.config.folders import existing_run_problems
+    from marlflow.runs.saved_runs import newest
+
+    written = run_dir / ".hydra" / "hydra.yaml"
+    if not is_submitted() or not written.is_file():
+        return False
+    check_links(run_dir)
+    # submitit's number of a job is a cluster's own, which a requeued job keeps.
+    if OmegaConf.select(OmegaConf.load(written), "hydra.job.id") != HydraConfig.get().job.id:
+        return False
+    try:
+        newest(run_dir)
+    except CheckpointUnusable:
+        if any(existing_run_problems(run_dir)):
+            _move_aside(run_dir)
+        return False
+    return True
+
+
+def _move_aside(run_dir: Path) -> None:
+    number = 1
+    while (aside := run_dir.with_name(f"{run_dir.name}_unfinished_{number}")).exists():
+        number += 1
+    run_dir.rename(aside)
+    run_dir.mkdir()
