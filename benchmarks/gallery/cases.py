@@ -141,8 +141,8 @@ WITHOUT_PAGE: Mapping[str, str] = {
     "smax_3m_mappo": "has its results in docs/results.md",
     "smax_3m_qmix": "has its results in docs/results.md",
     "smax_3m_qmix_ppo": "has its results in docs/results.md",
-    "pgx_connect_four_self_play": "what is known of it stands in docs/results.md",
-    "pgx_connect_four_pfsp": "has not been measured yet",
+    "pgx_connect_four_self_play": "one seed is in docs/results.md",
+    "pgx_connect_four_pfsp": "one seed is in docs/results.md",
     "overcooked_cramped_room_ppo": "has its results in docs/results.md",
     "vmas_balance_ppo": "needs the extra `vmas`, which is not installed with all others",
 }

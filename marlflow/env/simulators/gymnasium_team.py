@@ -2,7 +2,7 @@
 
     env = marlflow.env.simulators.gymnasium_team.parallel_env("my_package.games:MyGame-v0", {"size": 5})
 
-The form of level-based foraging (`env.lbf`) and the robotic warehouse (`env.rware`): spaces are Tuples with an entry
+The form of level-based foraging (`lbf`) and the robotic warehouse (`rware`): spaces are Tuples with an entry
 for each agent, and rewards are a list.
 """
 
