@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from marlflow.algorithms.algorithm import Member
 from marlflow.algorithms.joint_actor_critic import (
     AgentRows,
+    CentralCriticsLoss,
     JointActorCritic,
     JointLoss,
     SeatNoise,
@@ -156,7 +157,7 @@ def deterministic_actor(
     return CategoricalActor(torso, features, spaces.num_actions, generator)
 
 
-class JointCriticsLoss(Smoothed, JointLoss):
+class JointCriticsLoss(Smoothed, CentralCriticsLoss):
     """Squared errors of a policy's critics to the lowest target critic at the target policies' actions.
 
     Rewards and ends are each agent's own, so policies of one learner may be opponents.

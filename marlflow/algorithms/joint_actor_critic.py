@@ -114,6 +114,10 @@ class JointLoss:
     def __init__(self, policy: str, noise: SeatNoise, names: TermNames) -> None:
         self.policy, self.noise, self.names, self.noise_per_row = policy, noise, names, noise.per_row
 
+
+class CentralCriticsLoss(JointLoss):
+    """Base of the losses of critics of all agents."""
+
     def of_critics(self, q_tm1: Tensor, target: Tensor, q: Tensor, minibatch: Mapping[str, Tensor]) -> LossTerms:
         """Return the loss of critics' values [C, B * K] of actions taken; `q` [B * K] are reported by their mean."""
         trained = AgentRows(minibatch, self.policy).has_target

@@ -16,7 +16,15 @@ from gymnasium import spaces as gym
 from torch import Tensor, nn
 
 from marlflow.algorithms.algorithm import Member
-from marlflow.algorithms.joint_actor_critic import AgentRows, JointLoss, Others, SeatNoise, TermNames, joint_view
+from marlflow.algorithms.joint_actor_critic import (
+    AgentRows,
+    CentralCriticsLoss,
+    JointLoss,
+    Others,
+    SeatNoise,
+    TermNames,
+    joint_view,
+)
 from marlflow.algorithms.sac_loss import SHORT_OF_TARGET, Temperature, TemperatureLoss
 from marlflow.base.spaces import Spaces
 from marlflow.learner.loss import LossTerms, Unscheduled
@@ -117,7 +125,7 @@ def soft_noise(members: Mapping[str, Member]) -> SeatNoise:
     return SeatNoise(members, widths)
 
 
-class JointSoftCriticsLoss(JointLoss):
+class JointSoftCriticsLoss(CentralCriticsLoss):
     """Squared errors of a policy's critics to the soft values of next actions, which all are of the policies now."""
 
     def __init__(

@@ -1,1 +1,1 @@
-"""Shared foundations: errors, batches of experience, spaces and random streams."""
+"""Shared foundations: errors, arrays, spaces, ranges, schedules, random streams and serialization."""

@@ -152,8 +152,9 @@ _SHIPPED: Final = (
 )
 _ROOM_OF: Final = {module: room for room, modules in _ROOMS.items() for module in modules.split()}
 _MOVED: Final = re.compile(
-    rf"marlflow\.(?:env\.(?P<module>{'|'.join(_ROOM_OF)})|env\.wrappers\.(?P<wrapper>{'|'.join(_SHIPPED.split())})"
-    r"|sampling\.matchmaking)(?=\.\w+$|$)"
+    rf"(?<![\w.])marlflow\.(?:env\.(?P<module>{'|'.join(_ROOM_OF)})(?=\.\w+(?![\w.])|(?![\w.]))"
+    rf"|env\.wrappers\.(?P<wrapper>{'|'.join(_SHIPPED.split())})(?![\w.])"
+    r"|(?P<room>[a-z_.]+)\.(?P<public>[A-Z]\w*)(?![\w.]))"
 )
 
 
@@ -163,19 +164,32 @@ def current_name(path: str) -> str:
     >>> current_name("marlflow.env.lbf.parallel_env"), current_name("marlflow.env.wrappers.gray")
     ('marlflow.env.simulators.lbf.parallel_env', 'marlflow.env.wrappers.shipped.gray')
     """
-    if (found := _MOVED.match(path)) is None:
-        return path
+    return _current(found) + path[found.end() :] if (found := _MOVED.match(path)) else path
+
+
+def with_current_paths(text: str) -> str:
+    """Return a text with the import paths of before in it as they are now.
+
+    >>> with_current_paths("shield(safe='marlflow.env.cliff.stays_up')")
+    "shield(safe='marlflow.env.games.cliff.stays_up')"
+    """
+    return _MOVED.sub(_current, text)
+
+
+def _current(found: re.Match[str]) -> str:
     if module := found["module"]:
-        new = f"env.{_ROOM_OF[module]}.{module}"
-    else:
-        new = f"env.wrappers.shipped.{found['wrapper']}" if found["wrapper"] else "matchmaking.matchmakers"
-    return f"marlflow.{new}{path[found.end() :]}"
+        return f"marlflow.env.{_ROOM_OF[module]}.{module}"
+    if wrapper := found["wrapper"]:
+        return f"marlflow.env.wrappers.shipped.{wrapper}"
+    # A public class is known by its name alone, wherever its module was.
+    module = MODULE_OF.get(found["public"])
+    return found[0] if module is None else f"{module}.{found['public']}"
 
 
 def with_current_names(values: Any) -> Any:
     """Return plain data with the import paths of before, wherever they are, as they are now."""
     if isinstance(values, str):
-        return current_name(values)
+        return with_current_paths(values)
     if isinstance(values, Mapping):
         return {key: with_current_names(value) for key, value in values.items()}
     return [with_current_names(value) for value in values] if isinstance(values, list) else values

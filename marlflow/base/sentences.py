@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from itertools import islice
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
 
 MOST: Final = 1_980
 """The most characters of a message, which has at most 2,000 with what is printed before it, such as `error: `."""
@@ -92,3 +94,15 @@ def absent(path: str, key: str, known: Collection[str], owner: str) -> str:
     if close is None:
         return f"there is no {path}; {owner} takes {enumerated(known) or 'nothing'}"
     return f"there is no {path}; did you mean {path.removesuffix(key) + close!r}?"
+
+
+def kind_of(value: Any) -> str | None:
+    """Name the type of a value for error messages; return None if it is not plain data."""
+    kinds: Mapping[str, Any] = {
+        "true or false": bool | np.bool_,
+        "a number": int | float | np.integer | np.floating,
+        "text": str,
+        "a mapping {...}": Mapping,
+        "a list [...]": list | tuple,
+    }
+    return next((kind for kind, types_of_it in kinds.items() if isinstance(value, types_of_it)), None)

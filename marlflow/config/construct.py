@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.base.public_names import MODULE_OF, moved_to
+from marlflow.base.public_names import moved_to
 from marlflow.base.sentences import meant, nearest
 from marlflow.config.other_names import unknown_key
 from marlflow.config.target_nodes import (
@@ -292,10 +292,7 @@ def _fit_class(value: Any, hint: type, path: str, problems: list[str]) -> Any:
         return _without_target(path, problems)
     if isinstance(value, hint):
         return value
-    if hint.__name__ not in MODULE_OF or is_dataclass(hint) or isinstance(value, str):
-        return _misfit(value, hint, path, problems)
-    problems.append(f"{path}: {type(value).__name__} is no {hint.__name__}; derive it from marlflow.{hint.__name__}")
-    return LEFT
+    return _misfit(value, hint, path, problems)
 
 
 def _fit_number(value: float | np.integer[Any] | np.floating[Any], hint: type, path: str, problems: list[str]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -70,7 +71,7 @@ class Env:
             values |= {"factory": PETTINGZOO, "arguments": {"id": self.factory, **self.arguments}}
         # A name without a dot is that of a shipped environment; an import path always has one.
         elif isinstance(self.factory, str) and "." not in self.factory:
-            from marlflow.config.environment import named_environment  # late: it imports this module
+            from marlflow.config.named_environments import named_environment  # late: it imports this module
 
             shipped = named_environment(self.factory, self.arguments)
             values |= {"factory": shipped.factory, "arguments": shipped.arguments}
@@ -426,10 +427,12 @@ def other_kinds(env: Any, policies: Any, default_policy: Any, mapping: Any, leag
 
 def uncalled_method(mapping: Any) -> Iterator[str]:
     """Yield a method of a matchmaker that would never be called."""
+    if isinstance(mapping, functools.partial) and isinstance(mapping.func, Matchmaker):
+        yield f"mapping: the methods of {matchmaker_name(mapping.func)} are lost in a functools.partial; give it itself"
     if isinstance(mapping, Matchmaker):
         return
     for method in vars(Matchmaker):
-        if callable(mapping) and not method.startswith("_") and callable(getattr(mapping, method, None)):
+        if callable(mapping) and not method.startswith("_") and callable(getattr(type(mapping), method, None)):
             name = matchmaker_name(mapping)
             yield f"mapping: {name} has a method {method} and is no matchmaker; derive it from marlflow.Matchmaker"
             return

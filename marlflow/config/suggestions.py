@@ -1,4 +1,7 @@
-"""Suggest corrections for overrides that do not work, or that Hydra accepts with another meaning than intended."""
+"""Suggest corrections for overrides that do not work, or that Hydra accepts with another meaning than intended.
+
+A misspelled setting of a section or an algorithm is told by `other_names.unknown_key`.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 from hydra.core.override_parser.types import Override, QuotedString
 
-from marlflow.base.sentences import absent, enumerated, meant, nearest
+from marlflow.base.sentences import absent, enumerated, kind_of, meant, nearest
 from marlflow.config.comments import names
 from marlflow.config.other_names import FOREIGN_NAMES, own_paths
 
@@ -218,15 +220,3 @@ def kind_problem(key: str, current: Any, value: Any) -> str | None:
         if None in (expected, actual) or expected == actual
         else f"{key} must be {expected}, such as {current!r}, not {str(value)!r}"
     )
-
-
-def kind_of(value: Any) -> str | None:
-    """Name the type of a value for error messages; return None if it is not plain data."""
-    kinds: Mapping[str, Any] = {
-        "true or false": bool | np.bool_,
-        "a number": int | float | np.integer | np.floating,
-        "text": str,
-        "a mapping {...}": Mapping,
-        "a list [...]": list | tuple,
-    }
-    return next((kind for kind, types_of_it in kinds.items() if isinstance(value, types_of_it)), None)

@@ -1,4 +1,7 @@
-"""Checkpoints of a run: when they are taken, and the saved states of runtime, driver and queued items."""
+"""Checkpoints of a run: when they are taken, and the saved states of runtime, driver and queued items.
+
+What lies on disk is described by `runs.checkpoint_format`.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from marlflow.base.errors import ActorLost, CheckpointFailed, CheckpointUnusable, ConfigInvalid, FaultKind
+from marlflow.base.public_names import with_current_names
 from marlflow.base.serialization import Tree, from_bytes, to_bytes
 from marlflow.batches.items import Fragment, Inserted, JointFragment, Packed, Update
 from marlflow.config.checked import CheckedExperiment
@@ -255,7 +259,7 @@ def identity_differences(
     """Return every difference between the checkpoint's run and this experiment, or those in `parts`."""
     saved, current = (
         {part: values for part, values in of.items() if parts is None or part in parts}
-        for of in (notes_of(checkpoint).identity, identity(checked))
+        for of in (with_current_names(notes_of(checkpoint).identity), identity(checked))
     )
     return [f"{checkpoint.path}: {difference}" for difference in _differences(saved, current)]
 

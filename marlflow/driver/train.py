@@ -86,7 +86,7 @@ def train_checked(
     """Train an experiment that was checked; see `train`."""
     experiment = checked.experiment
     is_new = run_dir is None
-    from marlflow.config.environment import default_run_name
+    from marlflow.config.named_environments import default_run_name
 
     name = default_run_name(experiment.env) if experiment.name == Experiment.name else experiment.name
     folder = Path("runs") / name / time.strftime(_FOLDER_NAME) if run_dir is None else Path(run_dir)

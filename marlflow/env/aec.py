@@ -2,7 +2,8 @@
 
 Methods are called on the outermost wrapper; attributes such as `rewards` are read from the innermost one. Rewards are
 read step by step, so `_cumulative_rewards` is not used. Those of a dead agent that arrive before its dead step are
-`late_rewards`: in its return, and in no row.
+`late_rewards`: in its return, and in no row. Which action a reward is credited to is decided by
+`sampling.segment_builder`.
 """
 
 from __future__ import annotations

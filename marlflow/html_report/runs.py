@@ -15,6 +15,7 @@ import yaml
 
 from marlflow.base.errors import ConfigInvalid, InvalidInput
 from marlflow.base.links import check_links
+from marlflow.base.public_names import with_current_names
 from marlflow.observe.sinks import METRICS, read_metrics
 from marlflow.runs.run_state import UNKNOWN, RunState, run_state
 from marlflow.runs.saved_runs import EXPERIMENT
@@ -77,7 +78,10 @@ def number(values: Any, *path: str) -> float | None:
         values = values.get(key) if isinstance(values, Mapping) else None
     if isinstance(values, bool) or not isinstance(values, int | float):
         return None
-    return float(values) if math.isfinite(values) else None
+    try:
+        return float(values) if math.isfinite(values) else None
+    except OverflowError:  # a whole number of hundreds of digits
+        return None
 
 
 def section(values: Any, *path: str) -> Mapping[str, Any]:
@@ -184,7 +188,7 @@ def configuration(folder: Path) -> tuple[Config, str]:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(values, dict):
-            return values, ""
+            return with_current_names(values), ""
         reason = f"expected an object, got {type(values).__name__}"
     except FileNotFoundError:
         # A run of an earlier version, from the command line.
@@ -202,7 +206,7 @@ def _composed(path: Path) -> Config:
     """Return what Hydra composed, without values that only Hydra knows; empty if it cannot be read."""
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
-        return _resolved(values) if isinstance(values, dict) else {}
+        return with_current_names(_resolved(values)) if isinstance(values, dict) else {}
     except (OSError, ValueError, RecursionError, yaml.YAMLError):
         return {}
 

@@ -38,7 +38,6 @@ class AlphaStar(LeagueMode):
     (league_exploiter). After its snapshot a main_exploiter is reset, a league_exploiter with `reset_probability`.
     """
 
-    has_snapshot_rules = True
     roles: Mapping[str, AlphaStarRole] = field(default_factory=dict)
     phase_agent_steps: Steps = 100_000
     pfsp: Share = 0.5

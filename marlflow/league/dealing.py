@@ -168,6 +168,8 @@ class LeagueMatchmaker(Matchmaker):
             rivals = self._rivals(policy) if self._rules.win_rate is not None else ()
             is_due = self._rules.holds(policy, since[policy], is_first, rivals, self.payoffs)
             if is_due or policy in due:
+                # The dealer freezes the policy's weights under this name, and workers get them with the games that need
+                # them: matchmaking.dealer, sampling.population.
                 snapshot = self.members.add(policy, published[policy], self._env_steps, agent_steps[policy])
                 self._snapshot_at[policy] = agent_steps[policy]
                 self.ratings.inherit(snapshot.name, policy)

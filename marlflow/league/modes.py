@@ -58,13 +58,23 @@ class LeagueMode:
     The run asks, before each round, for the matches of a meta-game, for snapshots, and for resets after these.
     """
 
-    has_snapshot_rules = False
-    """Whether `snapshots_due` may name policies, in addition to the league's rules for snapshots."""
-    has_meta_game = False
-    """Whether rivals are drawn from a solution of the game between members: matches are then played until it is known,
-    instead of those that the league's rules ask for."""
-    seats_all_roles = False
-    """Whether `profile` chooses the whole matchup, so that no policy is dealt its share of the games."""
+    @property
+    def has_snapshot_rules(self) -> bool:
+        """Whether it overrides `snapshots_due`, which adds to the league's rules for snapshots."""
+        return type(self).snapshots_due is not LeagueMode.snapshots_due
+
+    @property
+    def has_meta_game(self) -> bool:
+        """Whether it overrides `matches_wanted`: matches are then played until the game between members is known.
+
+        The matches that the league's rules ask for are not played.
+        """
+        return type(self).matches_wanted is not LeagueMode.matches_wanted
+
+    @property
+    def seats_all_roles(self) -> bool:
+        """Whether it overrides `profile`, which chooses whole matchups: no policy is dealt its share of the games."""
+        return type(self).profile is not LeagueMode.profile
 
     def problems(self, members: Members) -> Sequence[str]:
         """Return why this mode cannot run with these members and sides."""
@@ -79,7 +89,7 @@ class LeagueMode:
         raise NotImplementedError
 
     def profile(self, view: LeagueView, generator: np.random.Generator) -> Sequence[str]:
-        """Return the member for each role of a game; called if `seats_all_roles`."""
+        """Return the member for each role of a game; a mode that overrides this deals all games by it."""
         raise NotImplementedError
 
     def snapshots_due(self, view: LeagueView, agent_steps: Mapping[str, int]) -> Collection[str]:

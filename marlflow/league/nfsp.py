@@ -29,7 +29,6 @@ class NFSP(LeagueMode):
     they were taken, with exploration, as in OpenSpiel's NFSP.
     """
 
-    seats_all_roles = True
     eta: SomeShare = 0.1
     pairs: Mapping[str, str] | None = None
 

@@ -52,7 +52,6 @@ class PSRO(LeagueMode):
     of its meta-strategy, the second for the next one, each against the rivals that this member does not lose to.
     """
 
-    has_snapshot_rules = has_meta_game = True
     solver: Solver = "nash"
     agent_steps: Steps = 30_000
     patience: Count | None = None

@@ -1,4 +1,4 @@
-"""Ratings of members by openskill's Plackett-Luce model, for any number of sides and members on each."""
+"""Ratings of members by openskill's Plackett-Luce model, as Elo's for any number of sides and members on each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Advantages and value targets: generalized advantage estimation (GAE) and V-trace.
+"""Advantages and value targets of a batch, by the formulas of losses.advantages: GAE and V-trace.
+
+A truncated segment is bootstrapped from the value of the observation after its last row; a terminated one is not.
 
 `bootstrap_at_death` gives credit beyond an agent's death, for teams with a common reward: rewards after the death of
 one of its agents may be due to that agent. The value after its last row is then not 0 but an estimate of the survivors'

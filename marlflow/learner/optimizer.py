@@ -145,6 +145,7 @@ class FlatAdam:
     def like(self, state: Mapping[str, Any]) -> Mapping[str, Tensor]:
         return self.state()
 
+    # Gradient clipping by the norm (clip_grad_norm_): the kernel divides the gradient by `grad_scale`.
     def _step_on_cpu(self, norm: Tensor) -> float:
         size = norm.item()
         if math.isfinite(size):
@@ -198,6 +199,7 @@ class _TorchStepper:
         size = float(torch.linalg.vector_norm(gradient))
         if math.isfinite(size):
             if size > self.max_grad_norm:
+                # Gradient clipping by the norm, as clip_grad_norm_ does.
                 gradient.mul_(self.max_grad_norm / size)
             self._optimizer.param_groups[0]["lr"] = self.learning_rate
             self._optimizer.step()

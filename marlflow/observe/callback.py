@@ -1,6 +1,6 @@
 """Callbacks: objects that a run calls when something happens in it; they may stop it, have it evaluate, add metrics.
 
-    class EarlyStop(mf.Callback):
+    class StopAtBest(mf.Callback):
         def reported(self, record):
             if record["policies"]["prey"]["return_mean"] == 200:
                 return mf.StopRun("prey cannot do better")

@@ -17,7 +17,7 @@ from gymnasium import spaces as gym
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.files import is_signed, replacing, signature_of
-from marlflow.base.public_names import current_name
+from marlflow.base.public_names import current_name, with_current_names
 from marlflow.base.serialization import MALFORMED
 from marlflow.base.spaces import Spaces
 from marlflow.env.make import Wrapper, import_factory
@@ -163,7 +163,7 @@ def _data(manifest: Manifest) -> dict[str, Any]:
 def _manifest(data: Mapping[str, Any]) -> Manifest:
     environment = data["environment"]
     wrappers = [
-        (current_name(_is(str, wrapper["factory"])), _is(dict, wrapper["arguments"]))
+        (current_name(_is(str, wrapper["factory"])), with_current_names(_is(dict, wrapper["arguments"])))
         for wrapper in _is(list, environment["wrappers"])
     ]
     return Manifest(
@@ -171,7 +171,7 @@ def _manifest(data: Mapping[str, Any]) -> Manifest:
         {name: spaces_of(spaces) for name, spaces in data["policies"].items()},
         RecordedEnvironment(
             current_name(_is(str, environment["factory"])),
-            _is(dict, environment["arguments"]),
+            with_current_names(_is(dict, environment["arguments"])),
             wrappers,
             _is(str, environment["unknown"]),
         ),

@@ -39,7 +39,7 @@ from marlflow.sampling.saved_state import ResumeReport
 from marlflow.sampling.segment_builder import SegmentBuilder
 from marlflow.sampling.watchdog import Watchdog, close_by
 from marlflow.sampling.weights_table import WeightsTable
-from marlflow.sampling.worker_state import SnapshotState, WorkerState
+from marlflow.sampling.worker_state import SavedEpisodesState, WorkerState
 
 
 class RolloutWorker:
@@ -290,7 +290,7 @@ class RolloutWorker:
         self._builder.widen(1)
         parts = self._builder, self._episodes, self._runner
         if isinstance(self._envs, BatchedEnvPool):
-            return SnapshotState(self._envs, *parts)
+            return SavedEpisodesState(self._envs, *parts)
         assert isinstance(self._envs, EnvPool)
         assert self._history is not None, "episodes of these environments are replayed"
         return ReplayedState(self._envs, *parts, self._history)

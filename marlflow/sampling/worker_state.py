@@ -203,7 +203,7 @@ def _column_types(columns: StateTable | None) -> dict[str, str] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotState(WorkerState):
+class SavedEpisodesState(WorkerState):
     """The state of a worker whose batched environments save their running episodes, with the table `snapshot`."""
 
     envs: BatchedEnvPool

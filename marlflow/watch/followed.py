@@ -57,7 +57,7 @@ class FollowedRun:
         self.boxes: Sequence[PlanBox] = ()
         self.log: Sequence[str] = ()
         self.config: Mapping[str, Any] = {}
-        self._stamps: dict[str, tuple[int, int]] = {}
+        self._stamps: dict[str, tuple[int, int, int]] = {}
         self._forget()
 
     def _forget(self) -> None:
@@ -85,19 +85,25 @@ class FollowedRun:
             status = (self.folder / name).stat()
         except OSError:
             return False
-        before, self._stamps[name] = self._stamps.get(name), (status.st_mtime_ns, status.st_size)
+        before = self._stamps.get(name)
+        self._stamps[name] = (status.st_ino, status.st_mtime_ns, status.st_size)
         return before != self._stamps[name]
 
     def _read_reports(self) -> bool:
-        path = self.folder / METRICS
+        before = self._stamps.get(METRICS)
         if not self._is_new(METRICS):
             return False
-        with path.open("rb") as file:
-            # A resumed run drops the reports after its checkpoint.
-            if file.seek(0, 2) < self._offset:
-                self._forget()
-            file.seek(self._offset)
-            lines = file.read().split(b"\n")
+        try:
+            with (self.folder / METRICS).open("rb") as file:
+                # A resumed run drops the reports after its checkpoint; another file in place of it has none of them.
+                if file.seek(0, 2) < self._offset or (before and before[0] != self._stamps[METRICS][0]):
+                    self._forget()
+                file.seek(self._offset)
+                lines = file.read().split(b"\n")
+        except OSError:
+            # It was removed, or cannot be read for now: it is looked at again.
+            del self._stamps[METRICS]
+            return False
         # After the last newline is a line that is still being written.
         self._offset += sum(len(line) + 1 for line in lines[:-1])
         for line in lines[:-1]:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 import secrets
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +23,7 @@ from marlflow.watch.followed import FollowedRun
 
 HOST: Final = "127.0.0.1"
 _PAGE = Path(__file__).with_name("page")
-_COOKIE = "marlflow_watch"
+COOKIE: Final = "marlflow_watch"
 _SAFE = {
     "Content-Security-Policy": (
         "default-src 'self'; img-src data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
@@ -43,12 +44,15 @@ class WatchServer:
     def __init__(self, runs: Sequence[FollowedRun], token: str, every_s: float = 1.0) -> None:
         self.runs, self.token, self.every_s = runs, token, every_s
         self.versions = [0] * len(runs)
+        # Runs are read in a thread, and told by the loop that serves pages.
+        self._lock = threading.Lock()
         self.look()
 
     def look(self) -> None:
         """Read what the runs have written since."""
         for place, run in enumerate(self.runs):
-            self.versions[place] += run.read()
+            with self._lock:
+                self.versions[place] += run.read()
 
     async def keep_looking(self) -> None:
         """Look at all runs again and again, outside of the loop that serves pages."""
@@ -70,10 +74,12 @@ class WatchServer:
     def _guarded(self, answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
         async def guarded(request: Request) -> Response:
             given = request.query_params.get("token", "")
+            # Browsers keep cookies by host, without the port: several servers have names of their own.
+            cookie = f"{COOKIE}_{request.url.port}"
             if request.url.path == "/" and given and self._is_token(given):
                 response: Response = RedirectResponse("/", status_code=303)
-                response.set_cookie(_COOKIE, given, httponly=True, samesite="strict")
-            elif self._is_token(request.cookies.get(_COOKIE, "")):
+                response.set_cookie(cookie, given, httponly=True, samesite="strict")
+            elif self._is_token(request.cookies.get(cookie, "")):
                 response = await answer(request)
             else:
                 response = PlainTextResponse("Open the address that marlflow watch printed: it has a token.", 403)
@@ -99,9 +105,11 @@ class WatchServer:
         while True:
             for place, run in enumerate(self.runs):
                 if told[place] != self.versions[place]:
-                    told[place] = self.versions[place]
-                    details = {"details": run.details()} if place == chosen else {}
-                    yield f"data: {_json({'run': place, 'runs': len(self.runs), **run.summary(), **details})}\n\n"
+                    with self._lock:
+                        told[place] = self.versions[place]
+                        details = {"details": run.details()} if place == chosen else {}
+                        news = _json({"run": place, "runs": len(self.runs), **run.summary(), **details})
+                    yield f"data: {news}\n\n"
             # A comment, by which the server notices that a page is closed.
             yield ": \n\n"
             await asyncio.sleep(self.every_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import importlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,9 @@ from marlflow.base.public_names import current_name, with_current_names
 from marlflow.config.construct import imported
 from marlflow.config.recorded import recorded_run
 from marlflow.env import make_environment
+from marlflow.env.make import Wrapper
+from marlflow.env.wrappers.shipped import last_action
+from marlflow.runs.checkpoint_format import _canonical_hash
 
 BEFORE = [
     *(f"marlflow.env.{name}.parallel_env" for name in ("cartpole_team", "cliff", "gridworld", "lbf", "rware", "toll")),
@@ -70,6 +74,42 @@ def test_a_recorded_run_is_read_with_the_paths_of_now(tmp_path: Path) -> None:
 def test_an_environment_of_before_is_refused_with_its_new_name() -> None:
     with pytest.raises(mf.ConfigInvalid, match=r"it has become marlflow\.env\.games\.toll\.parallel_env"):
         make_environment("marlflow.env.toll.parallel_env", {})
+
+
+def test_a_public_class_is_found_by_its_name_wherever_its_module_was() -> None:
+    assert current_name("marlflow.league.snapshots.SnapshotRules") == "marlflow.league.league.SnapshotRules"
+    assert current_name("marlflow.league.PFSP") == "marlflow.league.modes.PFSP"
+    assert current_name("marlflow.league.snapshots.Unknown") == "marlflow.league.snapshots.Unknown"
+
+
+def test_paths_in_texts_are_those_of_now() -> None:
+    text = "marlflow.env.shield.shield(safe='marlflow.env.cliff.stays_up')"
+    now = "marlflow.env.wrappers.shield.shield(safe='marlflow.env.games.cliff.stays_up')"
+    assert with_current_names({"env": [text]}) == {"env": [now]}
+
+
+def test_a_run_of_before_is_resumed(tmp_path: Path) -> None:
+    run = mf.Experiment(
+        mf.Env(
+            "marlflow.env.games.toll.parallel_env",
+            wrappers=[Wrapper("marlflow.env.wrappers.shipped.last_action", last_action, {})],
+        ),
+        {"driver": mf.Policy(mf.PPO(batch_agent_steps=64, minibatch_agent_steps=32))},
+        [mf.Rule("*", "driver")],
+        stop=mf.Stop(200),
+        runtime=mf.RuntimeConfig("inline"),
+        evaluation=mf.Evaluation(episodes=0),
+    )
+    mf.train(run, run_dir=tmp_path)
+    for checkpoint in (tmp_path / "checkpoints").glob("*/checkpoint.json"):
+        text = checkpoint.read_text(encoding="utf-8")
+        for now, before in (("env.games.toll", "env.toll"), ("env.wrappers.shipped.last", "env.wrappers.last")):
+            assert now in text
+            text = text.replace(now, before)
+        manifest = json.loads(text)
+        del manifest["sha256"]
+        checkpoint.write_text(json.dumps({**manifest, "sha256": _canonical_hash(manifest)}), encoding="utf-8")
+    assert mf.resume(replace(run, stop=mf.Stop(300)), tmp_path).metrics["env_steps"] >= 300
 
 
 def test_examples() -> None:

@@ -178,7 +178,7 @@ def test_another_mode_replaces_the_chosen_one_and_its_keys() -> None:
         (["league=pfsp", "league.snapshots.every_agent_steps=0"], "every_agent_steps must be at least 1, not 0"),
         (
             ["league=pfsp", "league.matchmaker={_target_: builtins.set}"],
-            "set is no LeagueMode; derive it",
+            "league.matchmaker must be LeagueMode, not set()",
         ),
         (["league.snapshots.min_games=3"], "choose a league first, such as league=pfsp"),
     ],

@@ -9,7 +9,8 @@ import pytest
 
 import marlflow as mf
 from marlflow.config.comments import names
-from marlflow.config.environment import default_run_name, environment_maker, opened
+from marlflow.config.environment import environment_maker, opened
+from marlflow.config.named_environments import default_run_name
 from marlflow.sampling.mapping import group
 from tests.config.composition import experiment_of
 

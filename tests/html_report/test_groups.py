@@ -132,7 +132,7 @@ def test_a_wrapper_that_changes_the_environment_makes_another_one(tmp_path: Path
     found = shape(grouped(*folders))
     assert sorted(map(len, found.values())) == [1, 1, 2]
     assert not any("_target_" in name or '"' in name for name in found)
-    assert "cartpole_team, wrappers=[wrappers.pad_observations]" in found
+    assert "cartpole_team, wrappers=[shipped.pad_observations]" in found
 
 
 @pytest.mark.parametrize("name", ADDS_STATE)

@@ -61,7 +61,7 @@ def test_the_matchmaker_deals_what_the_mode_says_and_counts_no_turns() -> None:
     )
     chances = {"response": 0.3, "average": 0.7}
     assert agree(found, {(a, b): chances[a] * chances[b] for a in chances for b in chances})
-    assert set(matchmaker._turns.values()) == {0}
+    assert set(matchmaker._deals.values()) == {0}
 
 
 def test_the_roles_of_a_side_are_all_of_responses_or_all_of_averages_of_their_pairs() -> None:

@@ -105,3 +105,22 @@ def test_a_long_curve_is_thinned_and_has_its_last_point() -> None:
         assert curve.points[-1][0] == steps
     assert MOST_POINTS / 2 <= len(curve.kept) <= MOST_POINTS
     assert {b[0] - a[0] for a, b in pairwise(curve.kept)} == {curve.every} == {32}
+
+
+def test_a_file_that_is_gone_or_replaced_is_read_again(tmp_path: Path) -> None:
+    run, other = written(tmp_path / "run", 100, 200), written(tmp_path / "other", 700, 800, 900)
+    followed = FollowedRun(run, "run")
+    followed.read()
+    (run / "metrics.jsonl").unlink()
+    followed.read()
+    (other / "metrics.jsonl").replace(run / "metrics.jsonl")
+    assert followed.read()
+    assert [steps for steps, _ in followed.details()["curves"]["return | prey"]] == [700, 800, 900]
+
+
+def test_a_number_that_is_none_for_a_float_is_left_out(tmp_path: Path) -> None:
+    run = written(tmp_path / "run", 100)
+    append(run, f'{{"env_steps": {"9" * 400}}}\n')
+    followed = FollowedRun(run, "run")
+    followed.read()
+    assert followed.summary()["env_steps"] == 100

@@ -19,7 +19,7 @@ import uvicorn
 
 from marlflow.runs.run_state import write_state
 from marlflow.watch.followed import FollowedRun
-from marlflow.watch.server import HOST, WatchServer
+from marlflow.watch.server import COOKIE, HOST, WatchServer
 from tests.html_report import browser
 from tests.html_report.written import config, policy, report, write_run
 
@@ -72,7 +72,8 @@ def answer(port: int, path: str, method: str = "GET", **headers: str) -> Answer:
             return Answer(given.status, given.headers, given.read())
 
 
-COOKIE = {"Cookie": f"marlflow_watch={TOKEN}"}
+def cookie(port: int, token: str = TOKEN) -> dict[str, str]:
+    return {"Cookie": f"{COOKIE}_{port}={token}"}
 
 
 @pytest.mark.parametrize("path", ["/", "/events", "/watch.js", "/?token=wrong", "/events?token=a-token"])
@@ -80,7 +81,7 @@ def test_nothing_is_served_without_the_token(path: str, tmp_path: Path) -> None:
     with served(*runs(tmp_path, 1)) as (_, port):
         refused = answer(port, path)
         assert (refused.status, b"run_0" in refused.body) == (403, False)
-        assert answer(port, path, Cookie="marlflow_watch=wrong").status == 403
+        assert answer(port, path, **cookie(port, "wrong")).status == 403
 
 
 def test_the_token_of_the_address_becomes_a_cookie(tmp_path: Path) -> None:
@@ -89,19 +90,19 @@ def test_the_token_of_the_address_becomes_a_cookie(tmp_path: Path) -> None:
         assert (first.status, first.headers["location"]) == (303, "/")
         assert "HttpOnly" in first.headers["set-cookie"]
         assert "SameSite=strict" in first.headers["set-cookie"]
-        assert b"marlflow watch" in answer(port, "/", **COOKIE).body
+        assert b"marlflow watch" in answer(port, "/", **cookie(port)).body
 
 
 def test_other_names_of_this_machine_and_other_methods_are_refused(tmp_path: Path) -> None:
     with served(*runs(tmp_path, 1)) as (_, port):
-        assert answer(port, "/", Host="rebound.example", **COOKIE).status == 400
-        assert answer(port, "/", method="POST", **COOKIE).status == 405
+        assert answer(port, "/", Host="rebound.example", **cookie(port)).status == 400
+        assert answer(port, "/", method="POST", **cookie(port)).status == 405
 
 
 def test_events_have_the_details_of_the_chosen_run_and_then_what_is_new(tmp_path: Path) -> None:
     first, second = runs(tmp_path, 2)
     with served(first, second) as (watch, port), closing(http.client.HTTPConnection(HOST, port)) as connection:
-        connection.request("GET", "/events?run=1", headers=COOKIE)
+        connection.request("GET", "/events?run=1", headers=cookie(port))
         events = connection.getresponse()
         told = [json.loads(line[6:]) for line in (events.readline() for _ in range(4)) if line.startswith(b"data: ")]
         assert [(run["name"], "details" in run) for run in told] == [("run_0", False), ("run_1", True)]

@@ -50,10 +50,15 @@ function ticks(low, high, most) {
 
 // Draw series [{name, points: [[env steps, value], ...]}, ...] into one picture.
 function chart(title, series) {
-  const points = series.flatMap((one) => one.points);
-  let low = Math.min(...points.map((point) => point[1])), high = Math.max(...points.map((point) => point[1]));
+  let low = Infinity, high = -Infinity, end = 1;
+  for (const one of series) {
+    for (const [steps, value] of one.points) {
+      low = Math.min(low, value);
+      high = Math.max(high, value);
+      end = Math.max(end, steps);
+    }
+  }
   if (low === high) { const room = Math.abs(low) * 0.05 || 1; low -= room; high += room; }
-  const end = Math.max(...points.map((point) => point[0]), 1);
   const x = (steps) => LEFT + (steps / end) * (WIDTH - LEFT - RIGHT);
   const y = (value) => HEIGHT - BOTTOM - ((value - low) / (high - low)) * (HEIGHT - BOTTOM - TOP);
   const svg = drawn("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `${title} by env steps` });

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+from functools import partial
 from typing import Any
 
 import pytest
@@ -34,7 +35,11 @@ class Store:
 def test_a_worker_that_posts_nothing_more_is_told_again_and_again_and_ever_less_often(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(mail, "internal_kv", Store())
+    there = Store()
+    calls = {"store": "put", "stored": "get", "is_stored": "exists", "forget": "del", "stored_keys": "list"}
+    for name, call in calls.items():
+        method = getattr(there, f"_internal_kv_{call}", None)
+        monkeypatch.setattr(mail, name, method and partial(method, namespace=b"marlflow"))
     monkeypatch.setattr(mail, "_POLL_INTERVAL_S", 0.001)
     monkeypatch.setattr(mail, "_SILENT_POLLS", 5)
     told: queue.Queue[News] = queue.Queue()

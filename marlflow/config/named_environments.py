@@ -1,0 +1,88 @@
+"""Look up shipped environments by name in conf/env/.
+
+Apart from `environment`: it reads YAML, which a process that plays a finished run does not need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from marlflow.base.errors import ConfigInvalid
+from marlflow.base.sentences import meant, nearest
+from marlflow.config.comments import names, text_of
+from marlflow.config.experiment import Env, Experiment
+from marlflow.config.schema import wrappers_of
+from marlflow.config.settings import name_problem
+from marlflow.config.target_nodes import ENV_KEYS, TARGET
+from marlflow.env.simulators import pettingzoo_registry
+
+_UNSET = "???"
+
+
+@dataclass(frozen=True, slots=True)
+class NamedEnvironment:
+    """Hold the import path of a factory, its arguments, its wrappers and `num_envs`."""
+
+    factory: str
+    arguments: Mapping[str, Any]
+    wrappers: Sequence[Any]
+    num_envs: int
+
+
+def default_run_name(env: Env) -> str:
+    """Return the name of a run that has none: that of its environment, as on the command line.
+
+    >>> default_run_name(Env("simple_tag")), default_run_name(Env("classic/rps-v2"))
+    ('simple_tag', 'rps')
+    """
+    id = env.arguments.get("id")
+    for name, factory, its_id in _factories():
+        if factory == env.factory and its_id in (None, id):
+            return name
+    if env.factory == pettingzoo_registry.TARGET:
+        return str(id).rpartition("/")[2]
+    path = env.factory if isinstance(env.factory, str) else getattr(env.factory, "__qualname__", "")
+    return Experiment.name if name_problem(path) else path
+
+
+@cache
+def _factories() -> list[tuple[str, str, str | None]]:
+    """Return each shipped environment's name, factory, and `id` if it has one. To read them all takes 0.2 s."""
+    return [(name, values[TARGET], values.get("id")) for name in names("env") for values in [_values(name)]]
+
+
+def _values(name: str) -> dict[str, Any]:
+    values: dict[str, Any] = OmegaConf.to_container(OmegaConf.create(text_of(f"env/{name}")))  # type: ignore[assignment]
+    return values
+
+
+def named_environment(name: str, arguments: Mapping[str, Any]) -> NamedEnvironment:
+    """Return the environment `name`, its defaults replaced by `arguments`.
+
+    Raises ConfigInvalid for an unknown name, a misspelled argument or a missing one.
+    """
+    # env=python is for a factory of the user's own, which Python code passes directly.
+    known = [option for option in names("env") if option != "python"]
+    if name not in known:
+        question = meant(name, known, "there are")
+        hint = "; one of your own is the function that makes it, or its import path, package.module.name"
+        raise ConfigInvalid([f"there is no environment {name!r}{question}{'' if 'did you mean' in question else hint}"])
+    values = _values(name)
+    defaults = {key: value for key, value in values.items() if key not in (TARGET, *ENV_KEYS)}
+    merged = {**defaults, **arguments}
+    problems = [
+        f"environment {name!r} has no argument {key!r}; did you mean {close!r}?"
+        for key in merged.keys() - defaults.keys()
+        if (close := nearest(key, defaults)) is not None
+    ]
+    unset = [key for key, value in merged.items() if value == _UNSET]
+    problems += [f"environment {name!r} needs {key!r}: write Env({name!r}, {{{key!r}: ...}})" for key in unset]
+    wrappers = wrappers_of(values["wrappers"], problems)
+    if problems:
+        raise ConfigInvalid(problems)
+    return NamedEnvironment(values[TARGET], merged, wrappers, values["num_envs"])
