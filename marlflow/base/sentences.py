@@ -7,8 +7,6 @@ from collections.abc import Collection, Mapping
 from itertools import islice
 from typing import Any, Final
 
-import numpy as np
-
 MOST: Final = 1_980
 """The most characters of a message, which has at most 2,000 with what is printed before it, such as `error: `."""
 _MOST_NAMED = 50
@@ -98,6 +96,8 @@ def absent(path: str, key: str, known: Collection[str], owner: str) -> str:
 
 def kind_of(value: Any) -> str | None:
     """Name the type of a value for error messages; return None if it is not plain data."""
+    import numpy as np  # late: help and completion need this module, and no arrays
+
     kinds: Mapping[str, Any] = {
         "true or false": bool | np.bool_,
         "a number": int | float | np.integer | np.floating,

@@ -15,7 +15,7 @@ from marlflow.base.errors import ConfigInvalid, Problem, ProblemKind
 from marlflow.base.spaces import Spaces
 from marlflow.batches.critic_input import OWN_OBSERVATION
 from marlflow.config.experiment import LearnerConfig, Policy
-from marlflow.config.other_names import renamed_hooks
+from marlflow.config.renamed import renamed_hooks
 from marlflow.config.settings import setting_problems
 from marlflow.env.episode_location import raised
 from marlflow.policy.adapted import AdaptingActor

@@ -24,7 +24,7 @@ import torch
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.public_names import moved_to
 from marlflow.base.sentences import meant, nearest
-from marlflow.config.other_names import unknown_key
+from marlflow.config.renamed import unknown_key
 from marlflow.config.target_nodes import (
     TARGET,
     called,

@@ -24,7 +24,7 @@ from marlflow.base.spaces import Spaces
 from marlflow.config import shipped_parts
 from marlflow.config.construct import LEFT, fit
 from marlflow.config.experiment import Experiment, Policy
-from marlflow.config.other_names import with_parts
+from marlflow.config.renamed import with_parts
 from marlflow.config.settings import setting_problems
 from marlflow.config.target_nodes import TARGET
 from marlflow.config.trust import listed, refusal, untrusted

@@ -21,8 +21,8 @@ from marlflow.base.files import is_signed, signature_of
 from marlflow.base.public_names import with_current_names
 from marlflow.config.description import describe
 from marlflow.config.experiment import Experiment
-from marlflow.config.other_names import with_parts
 from marlflow.config.records import with_absolute_records
+from marlflow.config.renamed import with_parts
 from marlflow.config.schema import read_values
 from marlflow.config.target_nodes import TARGET
 from marlflow.config.trust import UNSIGNED, listed, refusal, untrusted

@@ -20,8 +20,8 @@ from marlflow.config.callbacks import with_callbacks
 from marlflow.config.comments import names
 from marlflow.config.construct import LEFT, arguments_for, build, construct, fit, imported
 from marlflow.config.experiment import Env, Experiment, uncalled_method
-from marlflow.config.other_names import KEYS, unknown_key
 from marlflow.config.policy_assignment import PlaceholderMatchmaker, without_algorithm
+from marlflow.config.renamed import KEYS, unknown_key
 from marlflow.config.target_nodes import ARGS, ENV_KEYS, KEYWORDS, PARTIAL, TARGET, target_node, without_positional
 from marlflow.env.make import Wrapper, import_factory
 from marlflow.env.simulators import pettingzoo_registry

@@ -1,6 +1,6 @@
 """Suggest corrections for overrides that do not work, or that Hydra accepts with another meaning than intended.
 
-A misspelled setting of a section or an algorithm is told by `other_names.unknown_key`.
+A misspelled setting of a section or an algorithm is told by `renamed.unknown_key`.
 """
 
 from __future__ import annotations

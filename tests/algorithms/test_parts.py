@@ -14,7 +14,7 @@ from gymnasium import spaces as gym
 import marlflow as mf
 from marlflow.algorithms.part import kind_of
 from marlflow.base.spaces import Spaces
-from marlflow.config.other_names import with_parts
+from marlflow.config.renamed import with_parts
 from marlflow.learner.loss_groups import as_groups
 from tests.algorithms.parts import CONTINUOUS, make_learner, make_plan
 from tests.learner.experience import ACTIONS, FEATURES, estimated

@@ -9,7 +9,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGE = REPOSITORY / "marlflow"
 
 # What running, building and checking leave behind; see .gitignore.
-_LEFT_BEHIND = {"build", "dist", "runs", "multirun", "outputs", "_build", "__pycache__", ".git", ".hypothesis", ".venv"}
+_LEFT_BEHIND = {"build", "dist", "_build", "__pycache__", ".git", ".hypothesis", ".venv"}
+_AT_THE_TOP = {"runs", "multirun", "outputs"}
 
 
 def modules() -> list[Path]:
@@ -20,9 +21,8 @@ def modules() -> list[Path]:
 def repository_files() -> Iterator[Path]:
     """Every file that belongs to the repository. Git is not asked: an unpacked sdist is tested too."""
     for folder, folders, files in os.walk(REPOSITORY):
-        folders[:] = [
-            name for name in folders if name not in _LEFT_BEHIND and not name.endswith(("_cache", ".egg-info"))
-        ]
+        left = _LEFT_BEHIND | (_AT_THE_TOP if Path(folder) == REPOSITORY else set())
+        folders[:] = [name for name in folders if name not in left and not name.endswith(("_cache", ".egg-info"))]
         yield from (Path(folder, name) for name in files)
 
 

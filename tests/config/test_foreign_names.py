@@ -10,7 +10,8 @@ import pytest
 
 import marlflow as mf
 from marlflow.algorithms.shipped import SHIPPED
-from marlflow.config.other_names import FOREIGN_NAMES, own_key, unknown_key
+from marlflow.config.other_names import FOREIGN_NAMES, own_key
+from marlflow.config.renamed import unknown_key
 from tests.config.composition import experiment_of
 
 ALGORITHMS = {algorithm.name: algorithm for algorithm in SHIPPED}

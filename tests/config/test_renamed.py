@@ -8,7 +8,7 @@ from pettingzoo import ParallelEnv
 
 import marlflow as mf
 from marlflow.checks.validation import ready
-from marlflow.config.other_names import KEYS, renamed_hooks
+from marlflow.config.renamed import KEYS, renamed_hooks
 from marlflow.env.games.cartpole_team import parallel_env
 from tests.config.composition import experiment_of
 from tests.sentences import refusals

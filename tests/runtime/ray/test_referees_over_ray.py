@@ -71,7 +71,7 @@ def test_a_lost_referee_is_replaced_and_its_games_are_played_again(
 
     async def losing(workers: RefereedWorkers, games: EvaluationRequest) -> list[Evaluated]:
         if not lost:
-            (referee,) = workers._referees._workers.all  # type: ignore[attr-defined]
+            (referee,) = workers._players._workers.all  # type: ignore[attr-defined]
             lost.append(referee.name)
             kill(referee.actor)
         return await play(workers, games)
@@ -111,7 +111,7 @@ def test_a_referee_that_is_lost_while_it_starts_is_counted_and_replaced_again(
 
     async def losing(workers: RefereedWorkers, games: EvaluationRequest) -> list[Evaluated]:
         monkeypatch.setattr(RefereedWorkers, "_play", play)
-        (referee,) = workers._referees._workers.all  # type: ignore[attr-defined]
+        (referee,) = workers._players._workers.all  # type: ignore[attr-defined]
         kill(referee.actor)
         marker.touch()
         return await play(workers, games)

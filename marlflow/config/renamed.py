@@ -1,0 +1,98 @@
+"""Answer unknown settings: with the new name, the name here of another library's, or the nearest one.
+
+Apart from `other_names`: it imports the algorithms, which completion of a command line does not need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Final
+
+from marlflow.algorithms.algorithm import TorchAlgorithm
+from marlflow.algorithms.cost_limit import CostLimit
+from marlflow.algorithms.shipped import SHIPPED
+from marlflow.base.errors import Problem
+from marlflow.base.sentences import absent, nearest
+from marlflow.config.other_names import FOREIGN_NAMES, own_key
+from marlflow.config.target_nodes import TARGET
+
+KEYS: Final = {
+    "copies": "num_envs",
+    "grace_s": "grace_period_s",
+    "grey": "gray",
+    "normalise_observations": "normalize_observations",
+    "normalise_returns": "normalize_values",
+    "optimiser": "optimizer",
+    "waiting_fragments": "queue_fragments",
+}
+_RANGE: Final = "Annotated[int, Range(0, <at most>)] on each of its fields"
+_PARTS: Final = {
+    "cost_limit": "cost={_target_: marlflow.CostLimit, limit: <limit>}",
+    "initial_multiplier": "cost.initial_multiplier",
+    "kl_to_reference": "reference={_target_: marlflow.KLToReference, beta: <beta>}",
+    "multiplier_learning_rate": "cost.multiplier_learning_rate",
+}
+"""Settings that have become those of parts, under the names that the shipped groups of parts are shown with."""
+_OF_COST_LIMIT: Final = ("cost_limit", "initial_multiplier", "multiplier_learning_rate")
+_HOOKS: Final = {
+    "from_0": _RANGE,
+    "non_negative_fields": _RANGE,
+    "only_for_actors": "actor_only_settings",
+    "problems": "validate()",
+    "sees_all_rows": "learner_sees_every_row",
+}
+
+
+def unknown_key(path: str, key: str, known: Collection[str], owner: str) -> str:
+    """Return the error for an unknown key at `path`, with the new name if `key` was renamed, or is another library's.
+
+    >>> unknown_key("env.copies", "copies", ["num_envs", "wrappers"], "env")
+    'there is no env.copies; it has become env.num_envs'
+    """
+    if (new := KEYS.get(key)) in known:
+        return f"there is no {path}; it has become {path.removesuffix(key)}{new}"
+    if key in _OF_COST_LIMIT and (unfit := _without_cost_limit(owner)):
+        return f"there is no {path}; a limit on costs has become a part, and {unfit}"
+    if key in _PARTS and "parts" in known:
+        return f"there is no {path}; it has become {path.removesuffix(key)}parts.{_PARTS[key]}"
+    if key in ("extra_losses", "parts"):
+        return f"there is no {path}: {owner} does not learn, so nothing can be added to it"
+    if own := own_key(path, key, known):
+        return f"there is no {path}; here it is {own}{FOREIGN_NAMES[key].note}"
+    if path == f"{path.rpartition('.algorithm.')[0]}.algorithm.{key}" and nearest(key, known) is None:
+        names = FOREIGN_NAMES[key].candidates(known) if key in FOREIGN_NAMES else (key,)
+        settings = {algorithm.name: vars(algorithm) for algorithm in SHIPPED}
+        for name in names:
+            if having := [algorithm for algorithm, taken in settings.items() if name in taken]:
+                is_called = "" if name == key else f", which is {name} here"
+                return f"there is no {path}: {owner} has none{is_called}; {', '.join(having)} have it"
+    return absent(path, key, known, owner)
+
+
+def _without_cost_limit(owner: str) -> Problem | None:
+    """Return why a shipped class of an algorithm cannot have a CostLimit."""
+    shipped = next((one for one in SHIPPED if type(one).__name__ == owner and isinstance(one, TorchAlgorithm)), None)
+    return next(CostLimit(0.0).validate(shipped, None, None), None) if shipped else None
+
+
+def with_parts(policy: Any) -> Any:
+    """Return a recorded policy, as plain data, with parts in place of the settings that they have replaced."""
+    algorithm = policy.get("algorithm") if isinstance(policy, Mapping) else None
+    if not isinstance(algorithm, Mapping) or not algorithm.keys() & _PARTS.keys():
+        return policy
+    parts = {}
+    if (beta := algorithm.get("kl_to_reference")) is not None:
+        parts["reference"] = {TARGET: "marlflow.KLToReference", "beta": beta}
+    if (limit := algorithm.get("cost_limit")) is not None:
+        others = {key: algorithm[key] for key in ("multiplier_learning_rate", "initial_multiplier") if key in algorithm}
+        parts["cost"] = {TARGET: "marlflow.CostLimit", "limit": limit, **others}
+    kept = {key: value for key, value in algorithm.items() if key not in _PARTS}
+    return {**policy, "algorithm": {**kept, "parts": parts}}
+
+
+def renamed_hooks(algorithm: object) -> Iterator[Problem]:
+    """Yield a problem for each hook under an old name, which nothing would call."""
+    for cls in type(algorithm).__mro__:
+        for old, new in _HOOKS.items():
+            if old in vars(cls):
+                yield Problem(f"has {cls.__name__}.{old}, which nothing calls", remedy=f"it has become {new}")
