@@ -72,7 +72,7 @@ class ClippedAlgorithm(ClippedSettings, LearningAlgorithm):
         return Concat(agent_steps=self.batch_agent_steps)
 
     def prepared(self, estimated: Flow[EstimatedBatch], learner: Learner) -> Flow[Any]:
-        """Return what it learns from, of rows with advantages."""
+        """Return the rows to learn from, given rows with advantages."""
         return estimated.then(Normalize(), at=learner)
 
 

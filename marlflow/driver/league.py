@@ -161,7 +161,7 @@ class MatchingWorkers(WrappedWorkers):
 
 
 class RefereedWorkers(MatchingWorkers):
-    """Workers beside which `players`, the referees, play the matches of `matchmaker`, one set at a time.
+    """Workers with referees, `players`, which play the matches of `matchmaker` in the meantime, one set at a time.
 
     A set is played by the weights of the request before which it was dealt. It counts before the next round once all of
     its games have been played. While it is played, it is `under_way`: `collect_next(None)` waits for it, and returns an

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -173,17 +174,15 @@ def unpack_batch(packed: bytes | memoryview) -> TrainBatch | Gradients:
 
 
 def _batch_class(name: str) -> type[TrainBatch]:
-    # Only classes that are already imported: a name in a checkpoint must not execute code. Ours have no two of a name,
-    # and had other modules before.
-    known = [TrainBatch]
-    for one in known:
-        known += one.__subclasses__()
-    named = {f"{one.__module__}.{one.__qualname__}": one for one in known}
-    ours = {f"marlflow {one.__name__}": one for one in known if one.__module__.startswith("marlflow.")}
-    is_ours = f"marlflow {name.rpartition('.')[2]}" if name.startswith("marlflow.") else name
-    if (found := named.get(name) or ours.get(is_ours)) is None:
-        raise LookupError("there is no TrainBatch of this name in the modules of this run")
-    return found
+    # Only modules that are already imported: a name in a checkpoint must not execute code.
+    module, _, class_name = name.rpartition(".")
+    # Our classes have unique names, and had other modules before.
+    ours = [one for one in sys.modules if one.startswith("marlflow.")] if name.startswith("marlflow.") else []
+    for one in (module, *ours):
+        batch_class = getattr(sys.modules.get(one), class_name, None)
+        if isinstance(batch_class, type) and issubclass(batch_class, TrainBatch):
+            return batch_class
+    raise LookupError("there is no TrainBatch of this name in the modules of this run")
 
 
 def payloads_by_worker(item: Any, workers: int) -> list[tuple[Any, ...]]:

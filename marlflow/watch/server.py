@@ -149,9 +149,13 @@ def serve(runs: Sequence[FollowedRun], port: int, say: Callable[[str], None], ev
             bound = server.servers[0].sockets[0].getsockname()[1]
             say(f"http://{HOST}:{bound}/?token={watch.token}")
         looking = asyncio.create_task(watch.keep_looking())
-        try:
+        # Without looks the page would say that it is live, and show nothing new.
+        await asyncio.wait({serving, looking}, return_when=asyncio.FIRST_COMPLETED)
+        if looking.done():
+            server.should_exit = True
             await serving
-        finally:
-            looking.cancel()
+            looking.result()
+        looking.cancel()
+        await serving
 
     asyncio.run(main())

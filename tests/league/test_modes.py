@@ -165,3 +165,15 @@ def test_a_view_follows_the_payoffs() -> None:
     assert chances() == [1.0, 0.5]
     view.payoffs.load_state(saved)
     assert chances() == [0.5, 0.5]
+
+
+def test_a_mode_can_do_what_it_overrides() -> None:
+    class Whole(mf.LeagueMode):
+        def profile(self, view: mf.LeagueView, generator: np.random.Generator) -> tuple[str, ...]:
+            return ("main", "main")
+
+        def snapshots_due(self, view: mf.LeagueView, agent_steps: object) -> tuple[str, ...]:
+            return ("main",)
+
+    assert (Whole().seats_all_roles, Whole().has_snapshot_rules, Whole().has_meta_game) == (True, True, False)
+    assert not any((mf.PFSP().seats_all_roles, mf.PFSP().has_snapshot_rules, mf.PFSP().has_meta_game))

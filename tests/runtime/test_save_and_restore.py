@@ -120,6 +120,15 @@ def test_rows_that_wait_come_back_as_they_were(kind: type[Batch]) -> None:
             np.testing.assert_array_equal(mine[name], column)
 
 
+def test_rows_that_wait_since_before_their_class_moved_are_of_the_class_of_now() -> None:
+    columns = {"obs": np.zeros((1, 2), np.float32), "reward": np.ones(1)}
+    packed = from_bytes(pack_batch(EstimatedBatch(columns, {"length": np.array([1])})))
+    assert packed["kind"] == "marlflow.batches.batch.EstimatedBatch"
+    assert type(unpack_batch(to_bytes({**packed, "kind": "marlflow.base.batch.EstimatedBatch"}))) is EstimatedBatch
+    with pytest.raises(CheckpointUnusable, match="no TrainBatch of this name"):
+        unpack_batch(to_bytes({**packed, "kind": "theirs.base.batch.EstimatedBatch"}))
+
+
 def test_what_is_no_batch_is_not_taken_for_one() -> None:
     wrong: Any = {"obs": np.zeros(1)}
     with pytest.raises(TypeError, match="TrainBatch or Gradients to wait on the driver, not dict"):

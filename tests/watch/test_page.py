@@ -19,7 +19,7 @@ import uvicorn
 
 from marlflow.runs.run_state import write_state
 from marlflow.watch.followed import FollowedRun
-from marlflow.watch.server import COOKIE, HOST, WatchServer
+from marlflow.watch.server import COOKIE, HOST, WatchServer, serve
 from tests.html_report import browser
 from tests.html_report.written import config, policy, report, write_run
 
@@ -154,3 +154,20 @@ def test_the_command_prints_its_address_and_ends_by_an_interrupt(tmp_path: Path)
         process.send_signal(2)
         _, errors = process.communicate(timeout=WAIT_S)
     assert (process.returncode, errors) == (130, "interrupted\n")
+
+
+def test_a_look_that_fails_ends_the_server_with_its_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    followed = FollowedRun(runs(tmp_path, 1)[0], "run")
+    looks = []
+
+    def read() -> bool:
+        looks.append(1)
+        if len(looks) > 1:
+            raise RuntimeError("the plan cannot be read")
+        return True
+
+    monkeypatch.setattr(followed, "read", read)
+    said: list[str] = []
+    with pytest.raises(RuntimeError, match="the plan cannot be read"):
+        serve([followed], 0, said.append, every_s=0.05)
+    assert said[0].startswith(f"http://{HOST}:")
