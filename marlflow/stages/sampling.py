@@ -5,7 +5,7 @@ The driver never opens rows: it passes on `Packed` references to them.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -29,44 +29,35 @@ class Collect:
 
     @property
     def under_way(self) -> int:
-        """The number of calls that workers run besides rounds, such as matches."""
+        """The number of calls that workers run: rounds of single workers, and others, such as matches."""
         return self.workers.under_way
 
     def __call__(self) -> Round | Awaitable[Round]:
         request = self.next_request()
         if isinstance(request, Request):
-            return begun(self.workers.collect(request))
+            return begun(self.collected(request))
+        # Results of running workers are not lost at the end.
         if not self.under_way:
             raise StopIteration
         return begun(self.workers.collect_next(None))
 
+    def collected(self, request: Request) -> Coroutine[Any, Any, Round]:
+        """Begin a round of all workers."""
+        return self.workers.collect(request)
 
-@dataclass(frozen=True, slots=True)
-class CollectNext:
+
+class CollectNext(Collect):
     """An asynchronous source: a round of the next worker that finishes.
 
     `next_request` returns the input for workers that have finished. Drain starts no worker until all have finished;
     then None ends the source.
     """
 
-    workers: Workers = field(repr=False)
-    next_request: Callable[[], Request | Drain | None] = field(repr=False)
-    compiled: bool = False
-    """Whether drawings say that fragments are compiled calls."""
+    __slots__ = ()
 
-    @property
-    def under_way(self) -> int:
-        """The number of workers that are collecting, and of other calls, such as matches."""
-        return self.workers.under_way
-
-    def __call__(self) -> Round | Awaitable[Round]:
-        request = self.next_request()
-        if isinstance(request, Request):
-            return begun(self.workers.collect_next(request))
-        # Results of running workers are not lost at the end.
-        if not self.under_way:
-            raise StopIteration
-        return begun(self.workers.collect_next(None))
+    def collected(self, request: Request) -> Coroutine[Any, Any, Round]:
+        """Begin a round of the next worker that finishes."""
+        return self.workers.collect_next(request)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ class TwoTeams(CartPoleTeam):
     def __init__(self) -> None:
         super().__init__(num_agents=4)
         renamed = ["fox_0", "fox_11", "hen", "farmer_2"]
-        self._carts = dict(zip(renamed, self._carts.values(), strict=True))
+        self._envs = dict(zip(renamed, self._envs.values(), strict=True))
         self.possible_agents = renamed
 
     def action_space(self, agent: str) -> Any:

@@ -63,7 +63,7 @@ class CartPoleFamily(CartPoleTeam):
         observations, infos = super().reset(seed)
         number = (options or {}).get("task")
         self.task = draw_task(int(self._random.integers(_TASKS)) if number is None else number, self.reversed_share)
-        for cart in self._carts.values():
+        for cart in self._envs.values():
             cart.length, cart.masspole, cart.force_mag = self.task.half_length, self.task.pole_mass, self.task.force
             cart.total_mass = cart.masspole + cart.masscart
             cart.polemass_length = cart.masspole * cart.length
