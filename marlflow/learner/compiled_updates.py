@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.nn.modules.conv import _ConvNd
+from torch import Tensor, nn
 
 from marlflow.base.errors import InvalidInput, NotCompiled
 from marlflow.compiled import xla
@@ -56,6 +55,7 @@ AddGradient: TypeAlias = Callable[[OptimizerGroup, Mapping[str, Tensor]], LossTe
 """Adds the gradient of a minibatch to that of a loss group, which is 0, and returns the loss."""
 
 
+_CONVOLVES = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _CONVOLUTIONS = "PyTorch computes its convolutions faster than XLA on a CPU; compile=true compiles them all the same"
 
 
@@ -71,7 +71,7 @@ class CompiledUpdates:
 
     def __init__(self, parameters: LearnerParameters, wanted: Compile, why_not: str = "") -> None:
         self._parameters, self._wanted, self._why_not = parameters, wanted, why_not
-        if wanted == "auto" and not why_not and any(isinstance(one, _ConvNd) for one in parameters.module.modules()):
+        if wanted == "auto" and not why_not and any(isinstance(one, _CONVOLVES) for one in parameters.module.modules()):
             self._why_not = _CONVOLUTIONS
         self._scheduled: dict[str, float] = {}
         self._programs: dict[Any, _Program] = {}

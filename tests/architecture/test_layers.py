@@ -64,3 +64,18 @@ def test_a_process_imports_extras_and_what_takes_long_only_when_it_needs_them(mo
     command = f"import sys, {modules}; print(*[name for name in {unneeded.split()} if name in sys.modules])"
     ran = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)
     assert ran.stdout.split() == []
+
+
+PRIVATE_OF_RAY, PRIVATE_OF_HYDRA = "runtime/ray/private_api.py", "config/compose.py"
+"""The modules that may import private names of Ray and of Hydra, and say which versions they were tried with."""
+
+
+def test_private_names_of_other_packages_are_imported_in_two_modules() -> None:
+    found = {
+        (path.relative_to(PACKAGE).as_posix(), name.partition(".")[0])
+        for path in modules()
+        for name in imported(path)
+        if name.partition(".")[0] not in {"marlflow", *sys.stdlib_module_names}
+        and any(part.startswith("_") for part in name.split("."))
+    }
+    assert found == {(PRIVATE_OF_RAY, "ray"), (PRIVATE_OF_HYDRA, "hydra")}
