@@ -57,10 +57,11 @@ class Frozen(ActsOnly):
 
     name: ClassVar[str] = "frozen"
 
-    run: str | Path
+    run: str | Path  #: folder of the run, or a file of marlflow league --export
+    #: one of its policies, or a member of its league, such as main@3; None: the one of the same name, or the only one
     policy: str | None = None
-    checkpoint: Literal["best"] | StepsOrZero | None = None
-    trust: Sequence[str] = ()
+    checkpoint: Literal["best"] | StepsOrZero | None = None  #: env steps of its checkpoint, or best; None: the newest
+    trust: Sequence[str] = ()  #: classes outside marlflow that it may be made of
     copies: str | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
