@@ -1,4 +1,4 @@
-"""Write the files of conf/ whose keys are fields of classes: order, defaults and comments are those of the fields.
+"""Write the files of conf/ whose keys are fields of classes, with the order, defaults and comments of the fields.
 
 A field's comment is `#:` behind it or in lines above it, in its class or in the nearest base that has one. The head of
 a file, down to its `_target_`, is written by hand.
@@ -64,7 +64,7 @@ def written_files() -> Iterator[tuple[Path, str]]:
 
 
 def whole_run() -> str:
-    """Return train.yaml, where each key of an experiment is written anew in its place."""
+    """Return train.yaml with each key of an experiment in the place that it has there, if only as `key:`."""
     values = {field.name: default_of(field) for field in fields(mf.Experiment)} | {"name": RUN_NAME}
     return re.sub(
         r"^(\w+):.*\n(?: +\S.*\n)*",
@@ -85,9 +85,16 @@ def head_of(path: Path) -> str:
 def keys(owner: Any, depth: int = 0, without: Sequence[str] = ()) -> str:
     """Return the keys of a class with its defaults, or of an object with its values, in the order of its arguments."""
     kind = owner if isinstance(owner, type) else type(owner)
-    settings = sorted((field for field in fields(kind) if field.init), key=lambda field: bool(field.kw_only))
-    values = {field.name: default_of(field) if owner is kind else getattr(owner, field.name) for field in settings}
-    return "".join(key(kind, name, value, depth) for name, value in values.items() if name not in without)
+    return "".join(
+        key(kind, field.name, default_of(field) if owner is kind else getattr(owner, field.name), depth)
+        for field in arguments(kind)
+        if field.name not in without
+    )
+
+
+def arguments(kind: type) -> list[Field[Any]]:
+    """Return the fields of a dataclass in the order of its arguments."""
+    return sorted((field for field in fields(kind) if field.init), key=lambda field: bool(field.kw_only))
 
 
 def key(kind: type, name: str, value: Any, depth: int = 0) -> str:
@@ -101,7 +108,8 @@ def key(kind: type, name: str, value: Any, depth: int = 0) -> str:
 
 
 def line(text: str, comment: str, depth: int) -> str:
-    """Return a line with its comment, which may continue on further lines."""
+    """Return a line with its comment, which may continue on further lines; in it, constants are as YAML writes them."""
+    comment = re.sub(r"\b(None|True|False)\b", lambda constant: IN_YAML[constant[0]], comment)
     first, *more = textwrap.wrap(comment, WIDTH - COLUMN - 2, break_long_words=False, break_on_hyphens=False) or [""]
     indented = "  " * depth + text
     lines = [f"{indented:<{COLUMN - 1}} # {first}" if comment else indented]
@@ -135,10 +143,10 @@ def in_yaml(value: Any) -> str:
 
 
 def comment_of(kind: type, name: str) -> str:
-    """Return the comment of a field, with Python's constants as YAML writes them."""
+    """Return the comment of a field, of the class or of the nearest base that has one."""
     found = next((text for owner in kind.__mro__ if (text := comments(owner).get(name))), None)
     assert found, f"{kind.__name__}.{name} needs a comment: #: behind it or in lines above it"
-    return re.sub(r"\b(None|True|False)\b", lambda constant: IN_YAML[constant[0]], found)
+    return found
 
 
 @functools.cache

@@ -157,7 +157,7 @@ class Policy:
     """
 
     algorithm: Algorithm | None = None  #: how it learns and acts; None: PPO, or as the learner that lists it
-    model: TorsoConfig = field(default_factory=MLP)  #: its networks, but for their heads
+    model: TorsoConfig = field(default_factory=MLP)  #: layers of its networks
     #: resources of its learner; None: as in placement.learners
     placement: PlacementOverrides = field(default_factory=PlacementOverrides)
     stop: PolicyStop = field(default_factory=PolicyStop)  #: when its plan ends while others continue; None: never

@@ -1,4 +1,4 @@
-"""What is written by hand in conf/ fits the dataclasses, and each line has a comment."""
+"""The files of conf/ that are written by hand fit the dataclasses, and each line has a comment."""
 
 import dataclasses
 import inspect
