@@ -68,7 +68,7 @@ class VDN(JointReplayPlan):
     tau: OrSchedule[SomeShare] = 1.0
     publish_every_updates: Steps = 10
     epsilon: OrSchedule[Share] = Linear(1.0, 0.05, 100_000)  #: probability of a random action: a number or a schedule
-    #: error at which the loss changes from quadratic to linear; infinite: never
+    #: error at which the loss changes from quadratic to linear; infinite (.inf): never
     huber_delta: OrSchedule[Threshold] = float("inf")
     max_grad_norm: OrSchedule[Threshold] = 10.0
     optimizer: Optimizer = Adam()

@@ -51,17 +51,15 @@ class Env:
     `factory` is a callable, an import path, an id of PettingZoo such as "butterfly/pistonball-v6", or the name of a
     shipped environment: Env("simple_tag", {"num_good": 2}). For a name, the given arguments replace its defaults, and
     the given wrappers go around its own. Raises ConfigInvalid for an unknown name.
-
-    `num_envs` environments run over all workers. `wrappers` are applied in order, the first innermost. `step_timeout_s`
-    (seconds) limits a step or reset; None is no limit. `batched`: whether a worker steps all of its environments by one
-    call, for which the environment needs a batched version; "auto": if it has one.
     """
 
-    factory: Callable[..., Any] | str
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    wrappers: Sequence[Callable[[Any], Any]] = ()
-    num_envs: Annotated[int, Range(1, 10**6)] = _UnsetNumEnvs(16)
+    factory: Callable[..., Any] | str  #: makes one environment
+    arguments: Mapping[str, Any] = field(default_factory=dict)  #: arguments of the factory, by name
+    wrappers: Sequence[Callable[[Any], Any]] = ()  #: applied in order, the first innermost
+    num_envs: Annotated[int, Range(1, 10**6)] = _UnsetNumEnvs(16)  #: environments that run at once, over all workers
+    #: time limit of a step or reset, in seconds; None: none
     step_timeout_s: Annotated[float, Range(0.001, 1e6, unit=" seconds")] | None = None
+    #: whether a worker steps all its environments by one call, which needs a batched version; auto: if there is one
     batched: bool | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:
@@ -119,14 +117,11 @@ class RunPlacement:
 
 @dataclass(frozen=True)
 class OfflineData:
-    """Name the recorded rows that a policy learns from: `passes` times those in `folder`.
+    """Name the recorded rows that a policy learns from."""
 
-    `policy` None is the recorded policy of the same name, or the only one.
-    """
-
-    folder: str
-    policy: str | None = None
-    passes: Count = 1
+    folder: str  #: folder of the records
+    policy: str | None = None  #: recorded policy; None: the one of the same name, or the only one
+    passes: Count = 1  #: times that all rows are read
 
 
 @dataclass(frozen=True)
@@ -139,13 +134,10 @@ class Record:
 
 @dataclass(frozen=True)
 class InfoMetric:
-    """A number in agents' infos as a figure of episodes, beside returns: InfoMetric("battle_won").
+    """A number in agents' infos as a figure of episodes, beside returns: InfoMetric("battle_won")."""
 
-    `info` is its key (`a.b` in a dict in infos). `at`: "end" is its value at the agent's end, "sum" the sum over the
-    episode's env steps, in Parallel environments.
-    """
-
-    info: str
+    info: str  #: its key, a.b in a dict in infos
+    #: end: its value at the agent's end; sum: the sum over the episode's env steps, in Parallel environments
     at: Literal["sum", "end"] = "end"
 
 

@@ -79,14 +79,11 @@ Teammates = Literal["self", "past", "population"]
 
 @dataclass(frozen=True)
 class LeaguePlayer:
-    """One policy of a league: the agents that it plays, as names or globs, and its share of the games.
+    """One policy of a league."""
 
-    `plays` None: the group of its name, or else every agent. A policy whose `share` is 0 plays only as a rival of
-    others.
-    """
-
+    #: agents that it plays, as names or globs; None: the group of its name, or else every agent
     plays: Sequence[str] | None = None
-    share: Weight = 1.0
+    share: Weight = 1.0  #: its share of the games in which it is a policy's turn; 0: it plays only as a rival of others
 
 
 @dataclass(frozen=True)

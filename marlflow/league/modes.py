@@ -190,16 +190,11 @@ class Fictitious(LeagueMode):
 
 @dataclass(frozen=True)
 class PFSP(LeagueMode):
-    """Prioritized fictitious self-play: snapshots that are hard to beat more often (Vinyals et al., 2019, Methods).
-
-    A game is against a snapshot with probability `past`, else against the live policy. Snapshots are weighted by the
-    probability x that the policy beats them: `hard` (1 - x)^power, `variance` x (1 - x), `linear` 1 - x, `capped`
-    min(0.5, 1 - x).
-    """
+    """Prioritized fictitious self-play: snapshots that are hard to beat more often (Vinyals et al., 2019, Methods)."""
 
     past: Share = 0.8  #: share of games against snapshots; the rest against the learning policy
-    #: of snapshots by the probability x to win: hard (1 - x)^power, variance x (1 - x), linear 1 - x, capped min(0.5, 1
-    #: - x)
+    #: of snapshots by the probability x to win: hard (1 - x)^power, variance x (1 - x), linear 1 - x,
+    #: capped min(0.5, 1 - x)
     weighting: Weighting = "hard"
     power: Noise = 2.0  #: exponent of hard
 
