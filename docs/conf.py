@@ -2,12 +2,15 @@
 
 import re
 import sys
+from dataclasses import is_dataclass
 from pathlib import Path
+from typing import Any
 
 from sphinx.application import Sphinx
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from docs.configuration_files import arguments, comment_of
 from marlflow import __version__
 
 project = "marlflow"
@@ -49,6 +52,19 @@ def as_restructured_text(_app: Sphinx, _what: str, _name: str, _of: object, _opt
     lines[:] = re.sub(r"(?<=[\[ ])\*(?=\w)", r"\\*", text).split("\n")
 
 
+def with_settings(_app: Sphinx, what: str, _name: str, of: Any, options: dict[str, Any], lines: list[str]) -> None:
+    """Explain the arguments of a dataclass whose members are not listed, by the comments of its fields."""
+    if what == "class" and is_dataclass(of) and not options.get("members"):
+        names = [field.name for field in arguments(of)]
+        lines += ["", *(f":param {name}: {comment_of(of, name)}".replace("|", r"\|") for name in names)]
+
+
+def with_whole_comments(_app: Sphinx, what: str, _name: str, _of: Any, _options: Any, lines: list[str]) -> None:
+    """Put an empty remark before the comment of a field, or napoleon reads the words before a colon as a type."""
+    if what == "attribute":
+        lines[:0] = ["..", ""]
+
+
 def with_readable_defaults(
     _app: Sphinx, _what: str, _name: str, _of: object, _options: object, signature: str | None, returns: str | None
 ) -> tuple[str | None, str | None]:
@@ -58,5 +74,7 @@ def with_readable_defaults(
 
 def setup(app: Sphinx) -> None:
     """Connect the functions above to autodoc."""
+    app.connect("autodoc-process-docstring", with_whole_comments, priority=400)
+    app.connect("autodoc-process-docstring", with_settings, priority=400)
     app.connect("autodoc-process-docstring", as_restructured_text)
     app.connect("autodoc-process-signature", with_readable_defaults)

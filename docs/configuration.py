@@ -1,7 +1,7 @@
-"""Write docs/configuration.md: every configuration key, from the files of conf/ and the classes of the code.
+"""Write the files of conf/ that classes are behind, and docs/configuration.md: every configuration key.
 
-python docs/configuration.py              write the page
-python docs/configuration.py --check      compare the page with the code
+python docs/configuration.py              write them
+python docs/configuration.py --check      compare them with the code
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import marlflow as mf  # noqa: E402  where it is, is only known above
+from docs.configuration_files import written_files  # noqa: E402
 from marlflow.config.comments import Commented, Entry, files, root  # noqa: E402
 from marlflow.config.construct import described  # noqa: E402
 from marlflow.config.settings import range_of  # noqa: E402
@@ -341,13 +342,16 @@ def text() -> str:
 
 
 def main() -> int:
-    """Write the page, or with --check compare it, and return 1 if it differs."""
-    if "--check" not in sys.argv:
-        PAGE.write_text(text(), encoding="utf-8")
-        return 0
-    same = PAGE.read_text(encoding="utf-8") == text()
-    sys.stdout.write("as it was\n" if same else "it is not as it was: run python docs/configuration.py\n")
-    return int(not same)
+    """Write the files and the page, or with --check compare them, and return 1 if one differs."""
+    if "--check" in sys.argv:
+        stale = [path for path, new in [*written_files(), (PAGE, text())] if path.read_text(encoding="utf-8") != new]
+        sys.stdout.writelines(f"{path.relative_to(ROOT)} is not as the code has it\n" for path in stale)
+        return int(bool(stale))
+    for path, new in written_files():
+        path.write_text(new, encoding="utf-8")
+    # The page is made of the files.
+    PAGE.write_text(text(), encoding="utf-8")
+    return 0
 
 
 if __name__ == "__main__":

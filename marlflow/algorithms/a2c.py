@@ -35,15 +35,16 @@ class ActorCriticAlgorithm(LearningAlgorithm):
     """Base of A2C and its asynchronous variants."""
 
     learning_rate: OrSchedule[LearningRate] = 7e-4
-    discount: OrSchedule[Discount] = 0.99
-    value_coefficient: OrSchedule[Weight] = 0.5
-    entropy_coefficient: OrSchedule[Weight] = 0.01
+    discount: OrSchedule[Discount] = 0.99  #: discount factor per decision of an agent
+    value_coefficient: OrSchedule[Weight] = 0.5  #: weight of the value loss
+    entropy_coefficient: OrSchedule[Weight] = 0.01  #: weight of the entropy bonus
     max_grad_norm: OrSchedule[Threshold] = 0.5
     optimizer: Optimizer = Adam(eps=1e-5)
-    shared_torso: bool = False
-    normalize_values: bool = False
+    shared_torso: bool = False  #: whether actor and critic share all layers but the last
+    normalize_values: bool = False  #: whether value targets are normalized by running statistics (Pop-Art)
+    #: input of the critic: state (of the environment), obs (of its agent), agent (id)
     critic_sees: Sequence[CriticSees] = OWN_OBSERVATION
-    bootstrap_at_death: bool = False
+    bootstrap_at_death: bool = False  #: after a death, the mean value of the survivors, not 0; for common rewards
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> ActorCritic:
         critic_torso = None if self.shared_torso else model
@@ -60,10 +61,10 @@ class A2C(ActorCriticAlgorithm):
     name: ClassVar[str] = "a2c"
     capabilities: ClassVar[Capabilities] = Capabilities(STOCHASTIC_ACTIONS, "on-policy", EstimatedBatch)
 
-    batch_agent_steps: Steps = 400
-    microbatches: SmallCount = 1
-    gae_lambda: OrSchedule[Share] = 1.0
-    max_staleness: CountOrZero = 0
+    batch_agent_steps: Steps = 400  #: minimum agent steps in a batch
+    microbatches: SmallCount = 1  #: batches whose gradients are averaged into one optimizer step
+    gae_lambda: OrSchedule[Share] = 1.0  #: generalized advantage estimation: 0 is one-step, 1 is the whole return
+    max_staleness: CountOrZero = 0  #: weight versions that a row may be behind the learner
 
     @property
     def learner_sees_every_row(self) -> bool:

@@ -31,7 +31,7 @@ class A3C(ActorCriticAlgorithm):
     capabilities: ClassVar[Capabilities] = Capabilities(STOCHASTIC_ACTIONS, "on-policy", EstimatedBatch)
     stages: ClassVar[Mapping[str, Where]] = {"Advantages": "worker", "ComputeGradients": "worker"}
 
-    gae_lambda: OrSchedule[Share] = 1.0
+    gae_lambda: OrSchedule[Share] = 1.0  #: generalized advantage estimation: 0 is one-step, 1 is the whole return
 
     @property
     def learner_sees_every_row(self) -> bool:

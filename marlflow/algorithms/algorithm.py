@@ -171,14 +171,16 @@ class Algorithm(Protocol):
 class LossSettings:
     """The settings that all learning algorithms have."""
 
+    #: terms of your own added to the loss, by name, {<name>: {_target_: my_module.EntropyFloor, coefficient: 0.01}}:
+    #: functions (module, minibatch) -> scalar; see ExtraLoss
     extra_losses: ExtraLosses = field(default_factory=dict, kw_only=True, hash=False)
-    """Terms of the user's own, by name, added to the loss: functions `(module, minibatch) -> scalar`; see ExtraLoss."""
 
+    #: parts added to it, by name, such as a limit on costs, {<name>: {_target_: marlflow.CostLimit, limit: 0.25}}; None
+    #: leaves one out
     parts: Mapping[str, Part | None] = field(default_factory=dict, kw_only=True, hash=False)
-    """Parts added to the algorithm, by name, such as a limit on costs; None is left out."""
 
+    #: whether updates are compiled by XLA: auto, True, or False; auto: from 1,000 optimizer steps on, where they can be
     compile: Compile = field(default="auto", kw_only=True)
-    """Whether updates are compiled by XLA: "auto" from 1,000 optimizer steps on, where they can be."""
 
 
 class TorchAlgorithm(LossSettings):
@@ -194,9 +196,9 @@ class TorchAlgorithm(LossSettings):
     plan_needs_environment: ClassVar[bool] = False
     """Whether its stages cannot be tried on made-up rows before a run."""
 
-    learning_rate: OrSchedule[LearningRate]
-    max_grad_norm: OrSchedule[Threshold] = float("inf")
-    optimizer: Optimizer = Adam()
+    learning_rate: OrSchedule[LearningRate]  #: step size of the optimizer
+    max_grad_norm: OrSchedule[Threshold] = float("inf")  #: maximum gradient norm; larger gradients are scaled down
+    optimizer: Optimizer = Adam()  #: Adam, or a torch.optim class with its settings
 
     stages: ClassVar[Mapping[str, Where]] = {}
     actor_only_settings: ClassVar[frozenset[str]] = frozenset({"epsilon", "exploration_noise"})

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from marlflow.algorithms.dqn import DQN
-from marlflow.base.ranges import Count, Noise, Processes, Share
+from marlflow.base.ranges import Count, Noise, Processes, Share, Steps
 from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.batches.items import Fragment
@@ -39,19 +39,20 @@ from marlflow.stages import (
 class ApeX(DQN):
     """Ape-X's settings: DQN's with other defaults, and its own.
 
-    `replay_shards` share `replay_agent_steps` and `learning_starts_agent_steps`. At least `train_every_agent_steps` are
-    stored per update. Env i of N explores with `epsilon ** (1 + i * epsilon_ladder / (N - 1))`.
+    `replay_shards` share `replay_agent_steps` and `learning_starts_agent_steps`.
     """
 
     name: ClassVar[str] = "apex"
     stages: ClassVar[Mapping[str, Where]] = {"NStep": "worker", "InitialPriorities": "worker"}
 
+    train_every_agent_steps: Steps = 8  #: minimum agent steps stored per update
+    replay_agent_steps: Steps = 100_000  #: agent steps that all shards of the replay hold
     dueling: bool = True
     prioritized: bool = True
-    epsilon: OrSchedule[Share] = 0.4
-    epsilon_ladder: Noise = 7.0
-    replay_shards: Processes = 4
-    draws_ahead: Count = 8
+    epsilon: OrSchedule[Share] = 0.4  #: probability of a random action in the first environment
+    epsilon_ladder: Noise = 7.0  #: env i of N: epsilon ** (1 + i * epsilon_ladder / (N - 1)); 0: all equal
+    replay_shards: Processes = 4  #: processes that the rows are divided among
+    draws_ahead: Count = 8  #: sampled batches that may wait for the learner
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
         # Each shard waits for its share of `learning_starts_agent_steps`.

@@ -36,13 +36,15 @@ class APPO(ActorCriticAlgorithm):
     name: ClassVar[str] = "appo"
     capabilities: ClassVar[Capabilities] = Capabilities(STOCHASTIC_ACTIONS, "off-policy", EstimatedBatch)
 
-    batch_agent_steps: Steps = 2_000
-    queue_fragments: Count = 4
-    epochs: SmallCount = 4
-    minibatch_agent_steps: Steps = 128
-    clip_range: OrSchedule[Threshold] = 0.2
-    trace_lambda: OrSchedule[Share] = 0.95
+    batch_agent_steps: Steps = 2_000  #: minimum agent steps in a batch
+    queue_fragments: Count = 4  #: fragments that may wait for the learner; beyond that, the oldest are dropped
+    epochs: SmallCount = 4  #: passes over each batch
+    minibatch_agent_steps: Steps = 128  #: agent steps in one optimizer step
+    clip_range: OrSchedule[Threshold] = 0.2  #: probability ratios are clipped to 1 - this and 1 + this
+    trace_lambda: OrSchedule[Share] = 0.95  #: reach of the corrections along a segment: 0 is one-step, 1 is V-trace
+    #: limit of probability ratios; lower values move the result toward the behavior policy
     rho_max: OrSchedule[Threshold] = 1.0
+    #: limit of probability ratios in the trace; lower values shorten the corrections
     c_max: OrSchedule[Threshold] = 1.0
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay] = ()) -> Plan:

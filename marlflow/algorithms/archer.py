@@ -72,23 +72,27 @@ class ArCHer(LearningAlgorithm):
     # Its stages check that observations continue utterances.
     plan_needs_environment: ClassVar[bool] = True
 
+    #: minimum agent steps (tokens) in a batch; critics learn, then the actor from the batch
     batch_agent_steps: Steps = 250
-    minibatch_agent_steps: Steps = 250
-    actor_epochs: SmallCount = 1
-    critic_updates: Steps = 15
-    batch_utterances: Steps = 128
-    replay_utterances: Steps = 50_000
-    warm_up_updates: StepsOrZero = 500
+    minibatch_agent_steps: Steps = 250  #: minimum agent steps in a minibatch of the actor
+    actor_epochs: SmallCount = 1  #: passes of the actor over each batch
+    critic_updates: Steps = 15  #: updates of the critics for each batch, before the actor's
+    batch_utterances: Steps = 128  #: utterances drawn from the replay for an update of the critics
+    replay_utterances: Steps = 50_000  #: utterances that the replay holds
+    warm_up_updates: StepsOrZero = 500  #: updates of the critics before the actor's first one
+    #: action that ends an utterance; None: all utterances are full
     end_token: Annotated[int, Range(0, 2**31 - 1)] | None = None
+    #: step size of the optimizers of critics and baseline; below the actor's, they lag behind it
     learning_rate: OrSchedule[LearningRate] = 3e-3
-    actor_learning_rate: OrSchedule[ActorLearningRate] = 2e-3
-    discount: Discount = 0.95
-    token_baseline: bool = True
-    entropy_coefficient: OrSchedule[Weight] = 0.01
-    tau: OrSchedule[SomeShare] = 0.05
+    actor_learning_rate: OrSchedule[ActorLearningRate] = 2e-3  #: step size of the actor's optimizer
+    discount: Discount = 0.95  #: discount factor per utterance
+    token_baseline: bool = True  #: whether a token's expected advantage is subtracted from its advantage
+    entropy_coefficient: OrSchedule[Weight] = 0.01  #: weight of the entropy bonus
+    tau: OrSchedule[SomeShare] = 0.05  #: share of the trained critics in each update of the target critics
+    #: maximum gradient norm of each network; larger gradients are scaled down
     max_grad_norm: OrSchedule[Threshold] = 10.0
     optimizer: Optimizer = Adam()
-    max_staleness: CountOrZero = 0
+    max_staleness: CountOrZero = 0  #: weight versions that a row may be behind the learner
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
         (replay,) = replays

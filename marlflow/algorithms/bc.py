@@ -33,9 +33,9 @@ class BC(LearningAlgorithm):
     name: ClassVar[str] = "bc"
     capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "Box"), "offline", Batch)
 
-    batch_agent_steps: Steps = 4_000
-    epochs: SmallCount = 1
-    minibatch_agent_steps: Steps = 128
+    batch_agent_steps: Steps = 4_000  #: minimum agent steps in a batch
+    epochs: SmallCount = 1  #: passes over each batch
+    minibatch_agent_steps: Steps = 128  #: agent steps in one optimizer step
     learning_rate: OrSchedule[LearningRate] = 1e-3
     max_grad_norm: OrSchedule[Threshold] = 10.0
     optimizer: Optimizer = Adam()

@@ -16,7 +16,7 @@ import torch
 from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm, Member
 from marlflow.algorithms.bc import BCLoss, Cloner
 from marlflow.algorithms.off_policy import ReplaySettings
-from marlflow.base.ranges import LearningRate, Steps, Threshold
+from marlflow.base.ranges import LearningRate, Steps, StepsOrZero, Threshold
 from marlflow.base.schedules import OrSchedule
 from marlflow.base.spaces import Spaces
 from marlflow.batches.batch import Decisions
@@ -43,11 +43,13 @@ class Clone(ReplaySettings, LearningAlgorithm):
         ("Discrete", "Box"), "off-policy", Decisions, replay=True, imitates=True
     )
 
-    batch_agent_steps: Steps = 128
-    train_every_agent_steps: Steps = 8
-    replay_agent_steps: Steps = 200_000
+    batch_agent_steps: Steps = 128  #: agent steps drawn from the reservoir for an update
+    train_every_agent_steps: Steps = 8  #: agent steps inserted per update, exactly
+    learning_starts_agent_steps: StepsOrZero = 1_000  #: agent steps inserted before the first update
+    store_agent_steps: Steps = 1  #: minimum agent steps inserted at a time, in whole rounds; more means fewer calls
+    replay_agent_steps: Steps = 200_000  #: agent steps in the reservoir, a uniform sample of all that were inserted
     learning_rate: OrSchedule[LearningRate] = 1e-3
-    publish_every_updates: Steps = 10
+    publish_every_updates: Steps = 10  #: updates from one publication of the weights to the next
     max_grad_norm: OrSchedule[Threshold] = 10.0
     optimizer: Optimizer = Adam()
 

@@ -129,9 +129,10 @@ class CostLimit(Part):
 
     credited: ClassVar[tuple[str, ...]] = (COST,)
 
-    limit: OrSchedule[Amount]
+    limit: OrSchedule[Amount]  #: mean cost (info["cost"]) per agent and episode to stay below
+    #: step size of the Lagrange multiplier, per unit of cost above the limit
     multiplier_learning_rate: OrSchedule[Weight] = 0.05
-    initial_multiplier: Weight = 0.0
+    initial_multiplier: Weight = 0.0  #: Lagrange multiplier at first: the reward that a cost of 1 is worth
 
     def validate(self, algorithm: TorchAlgorithm, spaces: Any, model: Any) -> Iterator[Problem]:
         remedy = "use ppo, mappo or sac, or leave the part out"

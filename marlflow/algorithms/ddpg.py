@@ -45,10 +45,11 @@ class DDPG(ReplayActorCritic):
         ("Box",), "off-policy", Transitions, replay=True, as_learned="greedy"
     )
 
-    learning_rate: OrSchedule[LearningRate] = 1e-3
-    actor_learning_rate: OrSchedule[ActorLearningRate] = 1e-4
+    learning_rate: OrSchedule[LearningRate] = 1e-3  #: step size of the optimizer, for the critic
+    actor_learning_rate: OrSchedule[ActorLearningRate] = 1e-4  #: step size of the optimizer, for the actor
     discount: Discount = 0.99
     n_step: SmallCount = 1
+    #: standard deviation of exploration noise, for actions scaled to -1 to 1
     exploration_noise: OrSchedule[Noise] = 0.1
     tau: OrSchedule[SomeShare] = 0.005
     target_every_updates: Steps = 1

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from marlflow.algorithms.algorithm import Capabilities
 from marlflow.algorithms.ppo import PPO
+from marlflow.base.ranges import Steps
 from marlflow.stages import Shards
 
 
@@ -20,6 +21,9 @@ class DDPPO(PPO):
 
     name: ClassVar[str] = "ddppo"
     capabilities: ClassVar[Capabilities] = replace(PPO.capabilities, learns_on="workers")
+
+    batch_agent_steps: Steps = 4_000  #: minimum agent steps in a batch, over all workers
+    minibatch_agent_steps: Steps = 128  #: agent steps in one optimizer step, over all workers
 
     @property
     def learner_sees_every_row(self) -> bool:

@@ -254,9 +254,10 @@ class JointDeterministicActorCritic(JointActorCritic):
 
     critics: ClassVar[int] = 1
 
+    #: standard deviation of exploration noise in a Box, for actions scaled to -1 to 1
     exploration_noise: OrSchedule[Noise]
-    gumbel_temperature: PositiveWeight
-    logit_penalty: Weight
+    gumbel_temperature: PositiveWeight  #: temperature of the Gumbel-softmax that gives Discrete actions a gradient
+    logit_penalty: Weight  #: weight of the mean squared logit of Discrete actions; more keeps them more random
 
     def network(self, members: Mapping[str, Member], seed: int) -> JointDeterministicNetwork:
         noise = initial_value(self.exploration_noise)

@@ -27,19 +27,15 @@ _Source = TypeVar("_Source", bound="FromRun | Frozen")
 
 @dataclass(frozen=True)
 class FromRun:
-    """Begin with the parameters of a policy of another run (a warm start).
+    """Begin with the parameters of a policy of another run (a warm start)."""
 
-    `run` is the folder of a run, or a file of `marlflow league --export`. `policy` is one of its policies, or a member
-    of its league such as `main@3`; None is the one of the same name, or the only one. `checkpoint` is its env steps, or
-    `best`; None is the newest. `parts` are `actor`, `critic` (all parameters that do not act), or submodules such as
-    `actor.torso`; None is all that the source has. Classes outside marlflow that the source is made of must be in
-    `trust`, unless this policy is made of them.
-    """
-
-    run: str | Path
+    run: str | Path  #: folder of the run, or a file of `marlflow league --export`
+    #: one of its policies, or a member of its league, such as main@3; None: the one of the same name, or the only one
     policy: str | None = None
-    checkpoint: Literal["best"] | StepsOrZero | None = None
+    checkpoint: Literal["best"] | StepsOrZero | None = None  #: env steps of its checkpoint, or best; None: the newest
+    #: actor, critic (all parameters that do not act), or submodules, such as actor.torso; None: all that the source has
     parts: Sequence[str] | None = None
+    #: classes outside marlflow that the source may be made of; needed unless this policy is made of them, too
     trust: Sequence[str] = ()
     copies: str | None = field(default=None, init=False, repr=False, compare=False)
     """A checkpoint of this run that has a copy, when it is resumed."""
@@ -50,17 +46,18 @@ class FromRun:
 
 @dataclass(frozen=True)
 class Frozen(ActsOnly):
-    """Acts as a policy of another run, and does not learn; the arguments are as in FromRun.
+    """Acts as a policy of another run, and does not learn.
 
     Checks before a run replace it with the network of the source.
     """
 
     name: ClassVar[str] = "frozen"
 
-    run: str | Path
+    run: str | Path  #: folder of the run, or a file of marlflow league --export
+    #: one of its policies, or a member of its league, such as main@3; None: the one of the same name, or the only one
     policy: str | None = None
-    checkpoint: Literal["best"] | StepsOrZero | None = None
-    trust: Sequence[str] = ()
+    checkpoint: Literal["best"] | StepsOrZero | None = None  #: env steps of its checkpoint, or best; None: the newest
+    trust: Sequence[str] = ()  #: classes outside marlflow that it may be made of
     copies: str | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

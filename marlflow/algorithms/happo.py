@@ -16,7 +16,7 @@ from marlflow.algorithms.algorithm import STOCHASTIC_ACTIONS, Capabilities, Join
 from marlflow.algorithms.ppo import ClippedSettings
 from marlflow.algorithms.ppo_loss import ActorLoss, CriticLoss, FirstPolicyLoss
 from marlflow.base.errors import ConfigInvalid, Problem
-from marlflow.base.ranges import CountOrZero, LearningRate, Steps
+from marlflow.base.ranges import CountOrZero, LearningRate, SmallCount, Steps
 from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.batches.critic_input import CriticSees, critic_input, critic_input_problems
@@ -41,12 +41,14 @@ class HAPPO(ClippedSettings, JointAlgorithm):
         STOCHASTIC_ACTIONS, "on-policy", EstimatedJointBatches, joint=True
     )
 
+    epochs: SmallCount = 10  #: passes over each batch, in each policy's turn
     minibatch_agent_steps: Steps = 2_000
     learning_rate: OrSchedule[LearningRate] = 5e-4
-    normalize_values: bool = True
+    normalize_values: bool = True  #: whether value targets are normalized by running statistics (Pop-Art)
+    #: input of the critic: state (of the environment), agent (id), obs (if of one space)
     critic_sees: Sequence[CriticSees] = ("state", "agent")
-    bootstrap_at_death: bool = False
-    max_staleness: CountOrZero = 0
+    bootstrap_at_death: bool = False  #: after a death, the mean value of the survivors, not 0; for common rewards
+    max_staleness: CountOrZero = 0  #: weight versions that a row may be behind the learner
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
         estimate = JointAdvantages(

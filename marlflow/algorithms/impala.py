@@ -29,10 +29,12 @@ class IMPALA(ActorCriticAlgorithm):
     name: ClassVar[str] = "impala"
     capabilities: ClassVar[Capabilities] = Capabilities(STOCHASTIC_ACTIONS, "off-policy", EstimatedBatch)
 
-    batch_agent_steps: Steps = 500
-    queue_fragments: Count = 4
-    trace_lambda: OrSchedule[Share] = 1.0
+    batch_agent_steps: Steps = 500  #: minimum agent steps in a batch
+    queue_fragments: Count = 4  #: fragments that may wait for the learner; beyond that, the oldest are dropped
+    trace_lambda: OrSchedule[Share] = 1.0  #: reach of the corrections along a segment: 0 is one-step, 1 is V-trace
+    #: limit of probability ratios; lower values move the result toward the behavior policy
     rho_max: OrSchedule[Threshold] = 1.0
+    #: limit of probability ratios in the trace; lower values shorten the corrections
     c_max: OrSchedule[Threshold] = 1.0
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay] = ()) -> Plan:

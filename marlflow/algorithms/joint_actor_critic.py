@@ -141,8 +141,9 @@ def actor_of(policy: str) -> Callable[[Any], Iterable[nn.Parameter]]:
 class CentralCritics(TorchAlgorithm):
     """The settings of critics that see all agents of the learner, and of actors' losses by them."""
 
+    #: what critics see beside actions: state (the environment's), observations (all agents')
     critic_sees: Sequence[JointCriticSees] = ("observations",)
-    others: Others = "replay"
+    others: Others = "replay"  #: actions of the other agents in an actor's loss: of the replay, or of the policies now
 
 
 @dataclass(frozen=True)
@@ -152,8 +153,9 @@ class JointActorCritic(JointReplayPlan, CentralCritics, JointOffPolicyActorCriti
     Windows are one step long: with more, agents that end apart would need windows of their own.
     """
 
-    batch_agent_steps: Steps = 512
+    batch_agent_steps: Steps = 512  #: agent steps drawn for an update: with 2 agents, 256 env steps
     train_every_agent_steps: Steps = 32
+    #: agent steps stored before the first update; until then actions are random
     learning_starts_agent_steps: StepsOrZero = 4_000
     replay_agent_steps: Steps = 200_000
 

@@ -37,7 +37,7 @@ class KLToReference(Part):
 
     traits: ClassVar[Traits] = Traits(unmovable_because="the reference is with its learner")
 
-    beta: OrSchedule[Weight]
+    beta: OrSchedule[Weight]  #: reward per nat of divergence from the policy's initial parameters
 
     def validate(self, algorithm: TorchAlgorithm, spaces: Any, model: Any) -> Iterator[Problem]:
         if isinstance(model, RecurrentTorsoConfig):

@@ -38,8 +38,8 @@ class MADDPG(JointDeterministicActorCritic):
         ("Discrete", "Box"), "off-policy", JointTransitions, replay=True, joint=True
     )
 
-    learning_rate: OrSchedule[LearningRate] = 1e-3
-    actor_learning_rate: OrSchedule[ActorLearningRate] = 1e-3
+    learning_rate: OrSchedule[LearningRate] = 1e-3  #: step size of the optimizer, for critics
+    actor_learning_rate: OrSchedule[ActorLearningRate] = 1e-3  #: step size of the optimizer, for actors
     discount: Discount = 0.95
     exploration_noise: OrSchedule[Noise] = 0.1
     gumbel_temperature: PositiveWeight = 1.0

@@ -45,19 +45,20 @@ class MAML(LearningAlgorithm):
     capabilities: ClassVar[Capabilities] = Capabilities(("Discrete",), "on-policy", TaskBatch, tasks=True)
     stages: ClassVar[Mapping[str, Where]] = {"Adapt": "worker"}
 
-    batch_agent_steps: Steps = 1
+    batch_agent_steps: Steps = 1  #: minimum agent steps in a meta-update; 1: one per round of tasks
+    #: gradient steps of adaptation to a task, each after a phase of collecting
     inner_steps: Annotated[int, Range(1, 1_000)] = 1
-    inner_learning_rate: Annotated[float, Range(0.0, 10.0)] = 0.3
-    order: Order = "second"
-    epochs: SmallCount = 5
-    minibatch_tasks: SmallCount | None = None
-    learning_rate: OrSchedule[LearningRate] = 1e-3
-    discount: OrSchedule[Discount] = 0.99
-    gae_lambda: OrSchedule[Share] = 0.97
-    clip_range: OrSchedule[Threshold] = 0.2
+    inner_learning_rate: Annotated[float, Range(0.0, 10.0)] = 0.3  #: step size of the adaptation
+    order: Order = "second"  #: second: gradients through the inner steps; first: first-order approximation
+    epochs: SmallCount = 5  #: passes over each batch of tasks
+    minibatch_tasks: SmallCount | None = None  #: tasks in one optimizer step; None: all
+    learning_rate: OrSchedule[LearningRate] = 1e-3  #: step size of the meta-update
+    discount: OrSchedule[Discount] = 0.99  #: discount factor per decision of an agent
+    gae_lambda: OrSchedule[Share] = 0.97  #: generalized advantage estimation: 0 is one-step, 1 is the whole return
+    clip_range: OrSchedule[Threshold] = 0.2  #: probability ratios are clipped to 1 - this and 1 + this
     max_grad_norm: OrSchedule[Threshold] = 0.5
     optimizer: Optimizer = Adam(eps=1e-5)
-    max_staleness: CountOrZero = 0
+    max_staleness: CountOrZero = 0  #: weight versions that a row may be behind the learner
 
     @property
     def learner_sees_every_row(self) -> bool:

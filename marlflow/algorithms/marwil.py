@@ -43,16 +43,16 @@ class MARWIL(LearningAlgorithm):
     name: ClassVar[str] = "marwil"
     capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "Box"), "offline", EstimatedBatch)
 
-    batch_agent_steps: Steps = 4_000
-    epochs: SmallCount = 1
-    minibatch_agent_steps: Steps = 128
+    batch_agent_steps: Steps = 4_000  #: minimum agent steps in a batch
+    epochs: SmallCount = 1  #: passes over each batch
+    minibatch_agent_steps: Steps = 128  #: agent steps in one optimizer step
     learning_rate: OrSchedule[LearningRate] = 1e-3
-    discount: OrSchedule[Discount] = 0.99
-    beta: OrSchedule[Weight] = 1.0
-    max_weight: OrSchedule[Threshold] = 20.0
-    value_coefficient: OrSchedule[Weight] = 1.0
-    scale_start: PositiveWeight = 1.0
-    scale_rate: Share = 0.1
+    discount: OrSchedule[Discount] = 0.99  #: discount factor per decision of an agent
+    beta: OrSchedule[Weight] = 1.0  #: exponent of the advantages in row weights; 0 is behavioral cloning
+    max_weight: OrSchedule[Threshold] = 20.0  #: maximum weight of a row
+    value_coefficient: OrSchedule[Weight] = 1.0  #: weight of the value loss
+    scale_start: PositiveWeight = 1.0  #: initial scale of the advantages, in units of return
+    scale_rate: Share = 0.1  #: share of each batch in the moving mean square of advantages
     max_grad_norm: OrSchedule[Threshold] = 10.0
     optimizer: Optimizer = Adam()
 

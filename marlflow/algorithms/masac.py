@@ -26,7 +26,17 @@ from marlflow.algorithms.joint_soft import (
     temperature_of,
 )
 from marlflow.algorithms.sac_loss import Temperature
-from marlflow.base.ranges import Discount, Finite, PositiveWeight, Share, SomeShare, Steps, Threshold, Weight
+from marlflow.base.ranges import (
+    Discount,
+    Finite,
+    LearningRate,
+    PositiveWeight,
+    Share,
+    SomeShare,
+    Steps,
+    Threshold,
+    Weight,
+)
 from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.batches.joint_segments import JointTransitions
@@ -45,11 +55,13 @@ class MASAC(JointActorCritic):
         ("Discrete", "Box"), "off-policy", JointTransitions, replay=True, joint=True
     )
 
+    learning_rate: OrSchedule[LearningRate] = 3e-4  #: step size of the optimizer, for critics, actors and temperatures
     discount: Discount = 0.95
+    #: weight of the entropy, reward per nat; None: learned, one for each policy
     temperature: OrSchedule[Weight] | None = None
-    initial_temperature: PositiveWeight = 1.0
-    target_entropy: Finite | None = None
-    target_entropy_share: Share = 0.5
+    initial_temperature: PositiveWeight = 1.0  #: initial value of a learned temperature
+    target_entropy: Finite | None = None  #: its target, nats; None: -1 per Box component, or target_entropy_share
+    target_entropy_share: Share = 0.5  #: target for Discrete actions, as a share of the maximum entropy
     tau: OrSchedule[SomeShare] = 0.01
     target_every_updates: Steps = 1
     publish_every_updates: Steps = 1

@@ -30,15 +30,15 @@ class MATD3(JointDeterministicActorCritic):
     )
     critics: ClassVar[int] = 2
 
-    learning_rate: OrSchedule[LearningRate] = 1e-3
+    learning_rate: OrSchedule[LearningRate] = 1e-3  #: step size of the optimizer, for critics and actors
     discount: Discount = 0.95
     exploration_noise: OrSchedule[Noise] = 0.1
-    target_noise: OrSchedule[Noise] = 0.2
-    target_noise_clip: OrSchedule[Threshold] = 0.5
+    target_noise: OrSchedule[Noise] = 0.2  #: standard deviation of the noise on Box actions of the target policies
+    target_noise_clip: OrSchedule[Threshold] = 0.5  #: maximum of that noise
     gumbel_temperature: PositiveWeight = 1.0
     logit_penalty: Weight = 1e-3
     tau: OrSchedule[SomeShare] = 0.01
-    actor_every_updates: Steps = 2
+    actor_every_updates: Steps = 2  #: updates of the critics per update of the actors and the target networks
     publish_every_updates: Steps = 1
     max_grad_norm: OrSchedule[Threshold] = float("inf")
     optimizer: Optimizer = Adam()

@@ -17,7 +17,7 @@ from marlflow.algorithms.algorithm import (
     infos_of,
 )
 from marlflow.base.errors import Problem
-from marlflow.base.ranges import Discount, LearningRate, SmallCount, SomeShare, Steps, StepsOrZero
+from marlflow.base.ranges import Discount, LearningRate, SmallCount, SomeShare, Steps, StepsOrZero, Threshold
 from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.batches.items import Fragment, Update
@@ -53,11 +53,11 @@ JointReplay: TypeAlias = StoredReplay[JointTransitions] | StoredReplay[JointSequ
 class ReplaySettings(TorchAlgorithm):
     """The settings of algorithms that learn from a replay in an exact ratio to the rows stored."""
 
-    batch_agent_steps: Steps = 256
-    train_every_agent_steps: Steps = 1
-    learning_starts_agent_steps: StepsOrZero = 1_000
-    store_agent_steps: Steps = 1
-    replay_agent_steps: Steps = 100_000
+    batch_agent_steps: Steps = 256  #: agent steps drawn from the replay for an update
+    train_every_agent_steps: Steps = 1  #: agent steps stored per update, exactly
+    learning_starts_agent_steps: StepsOrZero = 1_000  #: agent steps stored before the first update
+    store_agent_steps: Steps = 1  #: minimum agent steps stored at a time, in whole rounds; more means fewer calls
+    replay_agent_steps: Steps = 100_000  #: agent steps that the replay holds
     learning_rate: OrSchedule[LearningRate] = 3e-4
 
 
@@ -67,11 +67,11 @@ class ReplayPlan(ReplaySettings):
     reprioritizes: ClassVar[bool] = False
     """Whether the replay may be prioritized: it gets the errors of rows just learned from."""
 
-    discount: Discount
-    n_step: SmallCount
-    tau: OrSchedule[SomeShare]
-    target_every_updates: Steps
-    publish_every_updates: Steps
+    discount: Discount  #: discount factor per decision of an agent
+    n_step: SmallCount  #: decisions whose rewards are summed before the bootstrap
+    tau: OrSchedule[SomeShare]  #: share of the trained network in an update of the target network; 1 copies it
+    target_every_updates: Steps  #: updates from one target network update to the next
+    publish_every_updates: Steps  #: updates from one publication of the weights to the next
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
         (replay,) = replays
@@ -193,6 +193,9 @@ class JointOffPolicyAlgorithm(OffPolicySettings, JointAlgorithm):
 class JointReplayPlan(ReplayPlan, JointOffPolicyAlgorithm):
     """The plan on joint rows; of sequences of them, if the learner is recurrent."""
 
+    discount: Discount  #: discount factor per env step
+    n_step: SmallCount  #: env steps whose rewards are summed before the bootstrap
+
     def windows(self, rows: Flow[Any], learner: Learner, replay: Replay) -> Flow[Any]:
         joined = rows.then(JoinSegments(learner.seats, self.team_reward), at=replay)
         if learner.trains_on is JointTransitions:
@@ -207,6 +210,9 @@ class JointReplayPlan(ReplayPlan, JointOffPolicyAlgorithm):
 
 class UniformWarmup(OffPolicySettings):
     """Acts uniformly at random until learning starts."""
+
+    #: maximum gradient norm of each network; larger gradients are scaled down
+    max_grad_norm: OrSchedule[Threshold] = float("inf")
 
     actor_only_settings: ClassVar[frozenset[str]] = frozenset({"acts_uniformly", "exploration_noise"})
 
@@ -232,6 +238,9 @@ class OffPolicyActorCritic(UniformWarmup, OffPolicyAlgorithm):
 
 class ReplayActorCritic(ReplayPlan, OffPolicyActorCritic):
     """Base of DDPG, TD3 and SAC: actor-critics that learn from every row of a replay."""
+
+    #: agent steps stored before the first update; until then actions are random
+    learning_starts_agent_steps: StepsOrZero
 
 
 class JointOffPolicyActorCritic(UniformWarmup, JointOffPolicyAlgorithm):

@@ -32,16 +32,16 @@ from marlflow.stages import Advantages, Concat, DropStale, Learn, Normalize, Pub
 class ClippedSettings(TorchAlgorithm):
     """The settings that PPO, recurrent PPO and HAPPO share; sizes are in agent steps."""
 
-    batch_agent_steps: Steps = 4_000
-    epochs: SmallCount = 10
-    minibatch_agent_steps: Steps = 128
+    batch_agent_steps: Steps = 4_000  #: minimum agent steps in a batch
+    epochs: SmallCount = 10  #: passes over each batch
+    minibatch_agent_steps: Steps = 128  #: agent steps in one optimizer step
     learning_rate: OrSchedule[LearningRate] = 3e-4
-    discount: OrSchedule[Discount] = 0.99
-    gae_lambda: OrSchedule[Share] = 0.95
-    clip_range: OrSchedule[Threshold] = 0.2
-    value_clip_range: Threshold | None = None
-    value_coefficient: OrSchedule[Weight] = 0.5
-    entropy_coefficient: OrSchedule[Weight] = 0.01
+    discount: OrSchedule[Discount] = 0.99  #: discount factor per decision of an agent
+    gae_lambda: OrSchedule[Share] = 0.95  #: generalized advantage estimation: 0 is one-step, 1 is the whole return
+    clip_range: OrSchedule[Threshold] = 0.2  #: probability ratios are clipped to 1 - this and 1 + this
+    value_clip_range: Threshold | None = None  #: maximum change of a value from its old one; None: no limit
+    value_coefficient: OrSchedule[Weight] = 0.5  #: weight of the value loss
+    entropy_coefficient: OrSchedule[Weight] = 0.01  #: weight of the entropy bonus
     max_grad_norm: OrSchedule[Threshold] = 0.5
     optimizer: Optimizer = Adam(eps=1e-5)
 
@@ -54,8 +54,8 @@ class ClippedSettings(TorchAlgorithm):
 class ClippedAlgorithm(ClippedSettings, LearningAlgorithm):
     """The plan of PPO and recurrent PPO, which have these settings, too."""
 
-    bootstrap_at_death: bool
-    max_staleness: CountOrZero
+    bootstrap_at_death: bool  #: after a death, the mean value of the survivors, not 0; for common rewards
+    max_staleness: CountOrZero  #: weight versions that a row may be behind the learner
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay] = ()) -> Plan:
         estimate = Advantages(initial_value(self.discount), initial_value(self.gae_lambda), self.bootstrap_at_death)
@@ -83,12 +83,13 @@ class PPO(ClippedAlgorithm):
     name: ClassVar[str] = "ppo"
     capabilities: ClassVar[Capabilities] = Capabilities(STOCHASTIC_ACTIONS, "on-policy", EstimatedBatch)
 
-    shared_torso: bool = False
-    normalize_values: bool = False
+    shared_torso: bool = False  #: whether actor and critic share all layers but the last
+    normalize_values: bool = False  #: whether value targets are normalized by running statistics (Pop-Art)
+    #: input of the critic: state (of the environment), obs (of its agent), agent (id)
     critic_sees: Sequence[CriticSees] = OWN_OBSERVATION
     bootstrap_at_death: bool = False
     max_staleness: CountOrZero = 0
-    normalize_advantages: bool = True
+    normalize_advantages: bool = True  #: whether advantages are scaled to mean 0 and standard deviation 1 per batch
 
     def prepared(self, estimated: Flow[EstimatedBatch], learner: Learner) -> Flow[Any]:
         return super().prepared(estimated, learner) if self.normalize_advantages else estimated

@@ -27,9 +27,10 @@ class QMIX(VDN):
 
     name: ClassVar[str] = "qmix"
 
-    mixer_sees: MixerSees = "state"
-    squash_state: bool = True
-    embed_size: Width = 32
+    mixer_sees: MixerSees = "state"  #: state (of the environment) or observations (of all agents); and who is present
+    squash_state: bool = True  #: numbers x that it sees become sign(x) log(1 + |x|), which keeps learning stable
+    embed_size: Width = 32  #: units of the mixer's hidden layer
+    #: layers of the networks that make the mixer's weights: 1, or 2 with 64 hidden units
     hypernet_layers: Annotated[int, Range(1, 2)] = 2
 
     def validate(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:

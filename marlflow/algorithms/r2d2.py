@@ -34,8 +34,8 @@ from marlflow.stages import Learn, SplitSegments
 class ReplaySequences(TorchAlgorithm):
     """The settings of a replay of sequences."""
 
-    sequence_agent_steps: Steps = 20
-    burn_in_agent_steps: StepsOrZero = 10
+    sequence_agent_steps: Steps = 20  #: maximum agent steps of a sequence to train on
+    burn_in_agent_steps: StepsOrZero = 10  #: maximum agent steps before these that only restore the recurrent state
 
 
 @dataclass(frozen=True)
@@ -49,21 +49,21 @@ class R2D2(ReplayPlan, ReplaySequences, LearningAlgorithm):
     has_target: ClassVar[bool] = True
     reprioritizes: ClassVar[bool] = True
 
-    batch_agent_steps: Steps = 640
+    batch_agent_steps: Steps = 640  #: agent steps drawn from the replay for an update, in whole sequences
     train_every_agent_steps: Steps = 64
-    learning_starts_agent_steps: StepsOrZero = 2_000
+    learning_starts_agent_steps: StepsOrZero = 2_000  #: agent steps stored before the first update
     learning_rate: OrSchedule[LearningRate] = 1e-3
     discount: Discount = 0.99
-    n_step: SmallCount = 5
-    dueling: bool = True
-    squash_epsilon: SomeShare = 1e-3
-    priority_alpha: Share = 0.9
-    priority_beta: OrSchedule[Share] = 0.6
-    priority_max_share: Share = 0.9
+    n_step: SmallCount = 5  #: decisions whose rewards are summed before the bootstrap, within a sequence
+    dueling: bool = True  #: separate streams for value and advantages
+    squash_epsilon: SomeShare = 1e-3  #: weight of the linear term in the value rescaling
+    priority_alpha: Share = 0.9  #: exponent of the priorities; 0 is uniform
+    priority_beta: OrSchedule[Share] = 0.6  #: exponent of the importance weights; 1 corrects fully
+    priority_max_share: Share = 0.9  #: weight of the largest error in a sequence's priority; the mean has the rest
     target_every_updates: Steps = 200
     tau: OrSchedule[SomeShare] = 1.0
     publish_every_updates: Steps = 10
-    epsilon: OrSchedule[Share] = Linear(1.0, 0.05, 20_000)
+    epsilon: OrSchedule[Share] = Linear(1.0, 0.05, 20_000)  #: probability of a random action: a number or a schedule
     max_grad_norm: OrSchedule[Threshold] = 10.0
     optimizer: Optimizer = Adam()
 

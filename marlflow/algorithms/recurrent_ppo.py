@@ -35,7 +35,7 @@ class BatchOfSequences(TorchAlgorithm):
     """The sizes of a batch and its sequences, in agent steps."""
 
     batch_agent_steps: Steps = 4_000
-    sequence_agent_steps: Steps = 16
+    sequence_agent_steps: Steps = 16  #: agent steps that the network is unrolled over
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,9 @@ class RecurrentPPO(ClippedAlgorithm, BatchOfSequences):
     name: ClassVar[str] = "recurrent_ppo"
     capabilities: ClassVar[Capabilities] = Capabilities(STOCHASTIC_ACTIONS, "on-policy", Sequences, memory="needed")
 
-    minibatch_agent_steps: Steps = 256
-    normalize_values: bool = False
+    minibatch_agent_steps: Steps = 256  #: agent steps in one optimizer step, in whole sequences
+    normalize_values: bool = False  #: whether value targets are normalized by running statistics (Pop-Art)
+    #: input of the critic: state (of the environment), obs (of its agent), agent (id)
     critic_sees: Sequence[CriticSees] = OWN_OBSERVATION
     bootstrap_at_death: bool = False
     max_staleness: CountOrZero = 0

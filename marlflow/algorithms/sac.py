@@ -25,7 +25,17 @@ from marlflow.algorithms.sac_loss import (
     Temperature,
     TemperatureLoss,
 )
-from marlflow.base.ranges import Discount, Finite, PositiveWeight, Share, SomeShare, Steps, Threshold, Weight
+from marlflow.base.ranges import (
+    Discount,
+    Finite,
+    LearningRate,
+    PositiveWeight,
+    Share,
+    SomeShare,
+    Steps,
+    Threshold,
+    Weight,
+)
 from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.batches.batch import Transitions
@@ -41,11 +51,13 @@ class SAC(ReplayActorCritic):
     name: ClassVar[str] = "sac"
     capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "Box"), "off-policy", Transitions, replay=True)
 
+    learning_rate: OrSchedule[LearningRate] = 3e-4  #: step size of the optimizer, for critics, actor and temperature
     discount: Discount = 0.99
-    temperature: OrSchedule[Weight] | None = None
-    initial_temperature: PositiveWeight = 1.0
+    temperature: OrSchedule[Weight] | None = None  #: weight of the entropy, reward per nat; None: learned
+    initial_temperature: PositiveWeight = 1.0  #: initial value of a learned temperature
+    #: target of a learned temperature, nats; None: -1 per Box component, or target_entropy_share
     target_entropy: Finite | None = None
-    target_entropy_share: Share = 0.5
+    target_entropy_share: Share = 0.5  #: target for Discrete actions, as a share of the maximum entropy
     tau: OrSchedule[SomeShare] = 0.005
     target_every_updates: Steps = 1
     publish_every_updates: Steps = 10

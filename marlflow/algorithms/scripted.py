@@ -70,7 +70,7 @@ class Scripted(ActsOnly):
 
     name: ClassVar[str] = "scripted"
 
-    choose: Callable[..., Any]
+    choose: Callable[..., Any]  #: import path of choose(obs, action_mask, generator), which returns one action per row
 
     def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Actor:
         return CallableActor(self.choose, spaces.choices if spaces.masked else None)

@@ -19,7 +19,7 @@ from marlflow.algorithms.deterministic_loss import (
     Smoothing,
 )
 from marlflow.algorithms.off_policy import ReplayActorCritic
-from marlflow.base.ranges import Discount, Noise, SmallCount, SomeShare, Steps, Threshold
+from marlflow.base.ranges import Discount, LearningRate, Noise, SmallCount, SomeShare, Steps, Threshold
 from marlflow.base.schedules import OrSchedule, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.batches.batch import Transitions
@@ -38,13 +38,15 @@ class TD3(ReplayActorCritic):
         ("Box",), "off-policy", Transitions, replay=True, as_learned="greedy"
     )
 
+    learning_rate: OrSchedule[LearningRate] = 3e-4  #: step size of the optimizer, for critics and actor
     discount: Discount = 0.99
     n_step: SmallCount = 1
+    #: standard deviation of exploration noise, for actions scaled to -1 to 1
     exploration_noise: OrSchedule[Noise] = 0.1
-    target_noise: OrSchedule[Noise] = 0.2
-    target_noise_clip: OrSchedule[Threshold] = 0.5
+    target_noise: OrSchedule[Noise] = 0.2  #: standard deviation of the noise on actions of the target policy
+    target_noise_clip: OrSchedule[Threshold] = 0.5  #: maximum of that noise
     tau: OrSchedule[SomeShare] = 0.005
-    actor_every_updates: Steps = 2
+    actor_every_updates: Steps = 2  #: updates of the critics per update of the actor and the target networks
     publish_every_updates: Steps = 10
     max_grad_norm: OrSchedule[Threshold] = float("inf")
     optimizer: Optimizer = Adam()

@@ -44,28 +44,31 @@ class VDN(JointReplayPlan):
     )
     reprioritizes: ClassVar[bool] = True
 
-    batch_agent_steps: Steps = 384
+    batch_agent_steps: Steps = 384  #: agent steps drawn for an update: with 3 agents, 128 env steps of the team
     train_every_agent_steps: Steps = 24
-    learning_starts_agent_steps: StepsOrZero = 3_000
+    learning_starts_agent_steps: StepsOrZero = 3_000  #: agent steps stored before the first update
     replay_agent_steps: Steps = 300_000
     learning_rate: OrSchedule[LearningRate] = 5e-4
     discount: Discount = 0.99
-    n_step: SmallCount = 3
-    team_reward: TeamReward = "mean"
+    n_step: SmallCount = 3  #: env steps whose rewards are summed before the bootstrap
+    team_reward: TeamReward = "mean"  #: reward of the team: mean or sum of the present agents' rewards
+    #: whether rewards learned from (n-step sums) are divided by their running root mean square
     normalize_rewards: bool = False
+    #: with memory (model gru or lstm): maximum steps of each agent in a trained sequence
     sequence_agent_steps: Steps = 20
-    burn_in_agent_steps: StepsOrZero = 10
-    td_lambda: Share = 0.6
-    double: bool = True
-    dueling: bool = False
-    prioritized: bool = False
-    priority_alpha: Share = 0.6
-    priority_beta: OrSchedule[Share] = 0.4
-    priority_max_share: Share = 0.9
+    burn_in_agent_steps: StepsOrZero = 10  #: with memory: steps before it, on which the memory is only refreshed
+    td_lambda: Share = 0.6  #: with memory: lambda of the returns, in place of n_step; 0 is one-step
+    double: bool = True  #: double Q-learning
+    dueling: bool = False  #: separate streams for value and advantages
+    prioritized: bool = False  #: sample the team's env steps by their TD errors; False: uniformly
+    priority_alpha: Share = 0.6  #: exponent of the priorities; 0 is uniform
+    priority_beta: OrSchedule[Share] = 0.4  #: exponent of the importance weights; 1 corrects fully
+    priority_max_share: Share = 0.9  #: with memory: share of a sequence's largest error in its priority, not the mean's
     target_every_updates: Steps = 200
     tau: OrSchedule[SomeShare] = 1.0
     publish_every_updates: Steps = 10
-    epsilon: OrSchedule[Share] = Linear(1.0, 0.05, 100_000)
+    epsilon: OrSchedule[Share] = Linear(1.0, 0.05, 100_000)  #: probability of a random action: a number or a schedule
+    #: error at which the loss changes from quadratic to linear; infinite (.inf): never
     huber_delta: OrSchedule[Threshold] = float("inf")
     max_grad_norm: OrSchedule[Threshold] = 10.0
     optimizer: Optimizer = Adam()

@@ -42,9 +42,9 @@ _PLAIN = (bool, int, float, str, tuple, type(None))
 class Linear:
     """Changes linearly from `start` to `end` over `agent_steps`, then stays."""
 
-    start: Finite
-    end: Finite
-    agent_steps: Steps
+    start: Finite  #: initial value
+    end: Finite  #: final value
+    agent_steps: Steps  #: agent steps until the final value
 
     def __post_init__(self) -> None:
         _check_length(self.agent_steps)

@@ -51,17 +51,15 @@ class Env:
     `factory` is a callable, an import path, an id of PettingZoo such as "butterfly/pistonball-v6", or the name of a
     shipped environment: Env("simple_tag", {"num_good": 2}). For a name, the given arguments replace its defaults, and
     the given wrappers go around its own. Raises ConfigInvalid for an unknown name.
-
-    `num_envs` environments run over all workers. `wrappers` are applied in order, the first innermost. `step_timeout_s`
-    (seconds) limits a step or reset; None is no limit. `batched`: whether a worker steps all of its environments by one
-    call, for which the environment needs a batched version; "auto": if it has one.
     """
 
-    factory: Callable[..., Any] | str
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    wrappers: Sequence[Callable[[Any], Any]] = ()
-    num_envs: Annotated[int, Range(1, 10**6)] = _UnsetNumEnvs(16)
+    factory: Callable[..., Any] | str  #: makes one environment
+    arguments: Mapping[str, Any] = field(default_factory=dict)  #: arguments of the factory, by name
+    wrappers: Sequence[Callable[[Any], Any]] = ()  #: applied in order, the first innermost
+    num_envs: Annotated[int, Range(1, 10**6)] = _UnsetNumEnvs(16)  #: environments that run at once, over all workers
+    #: time limit of a step or reset, in seconds; None: none
     step_timeout_s: Annotated[float, Range(0.001, 1e6, unit=" seconds")] | None = None
+    #: whether a worker steps all its environments by one call, which needs a batched version; auto: if there is one
     batched: bool | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:
@@ -82,76 +80,64 @@ class Env:
 
 @dataclass(frozen=True)
 class PolicyStop:
-    """Set when one learner's plan ends while others continue; None is never.
+    """Set when one learner's plan ends while others continue; its policies then act with their last weights."""
 
-    Its policies then act with their last weights. `agent_steps` is their total; each has to reach `return_mean`.
-    """
-
-    agent_steps: Steps | None = None
-    return_mean: Finite | None = None
+    agent_steps: Steps | None = None  #: agent steps of its policy, or of all its policies together
+    return_mean: Finite | None = None  #: mean return per agent and episode, which each of its policies has to reach
 
 
 @dataclass(frozen=True)
 class PlacementOverrides:
     """Override the run's `placement.learners` for one learner; None keeps the run's value."""
 
-    num_learners: Processes | None = None
-    num_cpus: CPUs | None = None
-    num_gpus: GPUs | None = None
-    resources: Mapping[str, CustomResources] | None = None
-    node: str | None = None
-    replay: Literal["with_learner", "own"] | None = None
-    device: str | None = None
+    num_learners: Processes | None = None  #: processes of one learner, which train together
+    num_cpus: CPUs | None = None  #: CPUs, may be a fraction
+    num_gpus: GPUs | None = None  #: GPUs, may be a fraction below 1
+    resources: Mapping[str, CustomResources] | None = None  #: amounts of custom Ray resources, by name
+    node: str | None = None  #: address of the required machine
+    replay: Literal["with_learner", "own"] | None = None  #: process of the replay: with_learner or own
+    device: str | None = None  #: torch device: cpu, cuda
+    #: dtype of forward passes: float32, bfloat16; parameters are float32
     precision: Literal["float32", "bfloat16"] | None = None
+    #: stages to run elsewhere, {<stage>: learner, worker or driver}; joint algorithms have none
     stages: Mapping[str, Where] | None = None
 
 
 @dataclass(frozen=True)
 class RunPlacement:
-    """Set the resources of a run's processes.
+    """Set the resources of a run's processes."""
 
-    `learners` is the default of every learner. `shared_gpus` are shared by all learners in equal fractions, instead of
-    `learners.num_gpus` each. With `inference`, one actor acts for all workers. `spread` uses the most machines.
-    """
-
-    learners: LearnerPlacement = field(default_factory=LearnerPlacement)
+    learners: LearnerPlacement = field(default_factory=LearnerPlacement)  #: default resources of each learner
+    #: GPUs that all learners share in equal fractions; None: num_gpus for each
     shared_gpus: Annotated[float, Range(0.0, 1e5, above=True)] | None = None
+    #: resources of one actor that acts for all workers, {num_gpus: 1.0}; None: none
     inference: InferencePlacement | None = None
-    spread: bool = False
+    spread: bool = False  #: processes on as many machines as possible, instead of as few
 
 
 @dataclass(frozen=True)
 class OfflineData:
-    """Name the recorded rows that a policy learns from: `passes` times those in `folder`.
+    """Name the recorded rows that a policy learns from."""
 
-    `policy` None is the recorded policy of the same name, or the only one.
-    """
-
-    folder: str
-    policy: str | None = None
-    passes: Count = 1
+    folder: str  #: folder of the records
+    policy: str | None = None  #: recorded policy; None: the one of the same name, or the only one
+    passes: Count = 1  #: times that all rows are read
 
 
 @dataclass(frozen=True)
 class Record:
-    """Choose the rows that workers write to files.
+    """Choose the rows that workers write to files."""
 
-    `policies` None: all that learn. `folder` None: `record` in the run's; every worker needs access.
-    """
-
-    policies: Sequence[str] | None = None
-    folder: str | None = None
+    policies: Sequence[str] | None = None  #: [<id>, ...]: policies whose rows are written; None: all that learn
+    folder: str | None = None  #: folder of the files, which every worker must reach; None: record/ in the run's folder
 
 
 @dataclass(frozen=True)
 class InfoMetric:
-    """A number in agents' infos as a figure of episodes, beside returns: InfoMetric("battle_won").
+    """A number in agents' infos as a figure of episodes, beside returns: InfoMetric("battle_won")."""
 
-    `info` is its key (`a.b` in a dict in infos). `at`: "end" is its value at the agent's end, "sum" the sum over the
-    episode's env steps, in Parallel environments.
-    """
-
-    info: str
+    info: str  #: its key, a.b in a dict in infos
+    #: end: its value at the agent's end; sum: the sum over the episode's env steps, in Parallel environments
     at: Literal["sum", "end"] = "end"
 
 
@@ -159,23 +145,27 @@ class InfoMetric:
 class Policy:
     """Set a policy's algorithm, networks and learner.
 
-    It has a learner of its own name, unless a LearnerConfig lists it. `algorithm` None is PPO, or that LearnerConfig's.
-    `queue_fragments` may wait for its plan; None: two rounds. `experience`: recorded rows. `init`: a policy
-    of another run to begin as. `learns_from`: policies whose rows it learns from; None: itself, or as the league says.
-    `columns`: numbers in infos that are columns of its rows; "credited": added up by the rules of rewards; "info": the
-    last one since the decision. `reward_from`: numbers in infos that are added to the rewards that its learner sees,
-    each with a coefficient; the `credited` column is then in its rows too. Returns stay those of the environment.
+    It has a learner of its own name, unless a LearnerConfig lists it.
     """
 
-    algorithm: Algorithm | None = None
-    model: TorsoConfig = field(default_factory=MLP)
+    algorithm: Algorithm | None = None  #: how it learns and acts; None: PPO, or as the learner that lists it
+    model: TorsoConfig = field(default_factory=MLP)  #: layers of its networks
+    #: resources of its learner; None: as in placement.learners
     placement: PlacementOverrides = field(default_factory=PlacementOverrides)
-    stop: PolicyStop = field(default_factory=PolicyStop)
-    queue_fragments: Count | None = None
+    stop: PolicyStop = field(default_factory=PolicyStop)  #: when its plan ends while others continue; None: never
+    queue_fragments: Count | None = None  #: fragments that may wait for its plan; None: two rounds
+    #: {folder: <records>, ...}: learns from recorded rows; None: from its own episodes
     experience: OfflineData | None = None
+    #: [<id>, ...]: policies whose rows it learns from, itself only if named; None: its own, or as the mode of the
+    #: league says
     learns_from: Sequence[str] | None = None
+    #: {run: <folder of a run>, ...}: begins with parameters of its policy; None: with random ones
     init: FromRun | None = None
+    #: <key>: credited, or info; numbers in infos as columns of its rows, added up by the rules of rewards, or the last
+    #: one since the decision
     columns: Mapping[str, Literal["credited", "info"]] = field(default_factory=dict)
+    #: <key>: coefficient, a number or a schedule; numbers in infos that are added to rewards when learning, and are
+    #: credited columns of its rows; returns stay the environment's
     reward_from: Mapping[str, OrSchedule[Finite]] = field(default_factory=dict)
 
     @property
@@ -191,47 +181,43 @@ class Policy:
 
 @dataclass(frozen=True)
 class LearnerConfig:
-    """Train several policies together, or one under another name.
+    """Train several policies together, or one under another name."""
 
-    The `policies` must have no algorithm. `queue_fragments` may wait for the plan; None: two rounds.
-    """
-
-    policies: Sequence[str]
-    algorithm: Algorithm
+    policies: Sequence[str]  #: [<id>, ...]: policies that it trains; each has a model, and no algorithm of its own
+    algorithm: Algorithm  #: how it learns, and how its policies act
+    #: resources of its processes; None: as in placement.learners
     placement: PlacementOverrides = field(default_factory=PlacementOverrides)
-    stop: PolicyStop = field(default_factory=PolicyStop)
-    queue_fragments: Count | None = None
+    stop: PolicyStop = field(default_factory=PolicyStop)  #: when its plan ends while others continue; None: never
+    queue_fragments: Count | None = None  #: fragments that may wait for its plan; None: two rounds
 
 
 @dataclass(frozen=True)
 class Rollouts:
-    """Set the number of rollout workers, their fragments and their pace.
+    """Set the number of rollout workers, their fragments and their pace."""
 
-    `fragment_env_steps` are env steps of a worker at a time, over all its environments. `pace`: `lockstep` collects a
-    round after on-policy learners have trained on the last one, `overlap` during learning; `asynchronous` workers do
-    not wait for each other, and a round is one worker's. `compiled`: whether a worker's fragment is one compiled call;
-    "auto": where the environment is a functional one and all policies can be compiled.
-    """
-
-    num_workers: Processes = 2
-    fragment_env_steps: Steps = 400
+    num_workers: Processes = 2  #: rollout workers, which play the environment
+    fragment_env_steps: Steps = 400  #: env steps that a worker collects at a time, over all its environments
+    #: lockstep: all workers sample in rounds, each after on-policy learners have trained on the last one; overlap:
+    #: sampling continues during learning; asynchronous: overlap, and no worker waits for another: a round is one
+    #: worker's
     pace: Literal["lockstep", "overlap", "asynchronous"] = "lockstep"
+    #: auto, True, or False: whether a worker's fragment is one compiled call: environments, policies and resets; auto:
+    #: if env=functional, jaxmarl, jumanji or pgx, where all policies can be compiled
     compiled: bool | Literal["auto"] = "auto"
-    placement: Resources = field(default_factory=Resources)
+    placement: Resources = field(default_factory=Resources)  #: resources of each worker
 
 
 @dataclass(frozen=True)
 class Stop:
-    """Set when a run ends: at the first condition that holds; None is never.
+    """Set when a run ends: at the first condition that holds; None is never."""
 
-    `policies` maps policies to mean returns to reach, all together. `time_s` (seconds) includes the last evaluation and
-    cuts rounds and updates short. `grace_period_s`: for a round after an interrupt; after `time_s`, for a step or the
-    evaluation. Updates get a quarter of it, at most 5 s.
-    """
-
-    env_steps: Steps | None = None
+    env_steps: Steps | None = None  #: env steps of the whole run
+    #: seconds, including the last evaluation; a running round or update is cut short
     time_s: Annotated[float, Range(0.0, 1e9, above=True, unit=" seconds")] | None = None
+    #: <id>: {return_mean: x}, in Python the number alone: mean return per agent and episode; all of them together
     policies: Mapping[str, Finite] = field(default_factory=dict)
+    #: seconds for a running round to finish after an interrupt, of which a quarter, at most 5, for its updates; and for
+    #: a step or reset of an environment, or the last evaluation, after time_s
     grace_period_s: Annotated[float, Range(0.0, 1e6, unit=" seconds")] = 30.0
 
 
@@ -239,63 +225,52 @@ class Stop:
 class Faults:
     """Set how many faults of each kind a run tolerates; one more ends it with a checkpoint and an error.
 
-    Broken episodes, whose undelivered rows are lost: `env_errors` (raised, or broke PettingZoo's contract), `env_hangs`
-    (longer than `env.step_timeout_s`). Lost and replaced processes: `workers_lost`, `learners_lost`, `replays_lost`.
-    `updates_skipped`: optimizer steps with a gradient that was not finite. Failed writes: `checkpoints_failed`,
-    `reports_failed` (metrics.jsonl, TensorBoard, drawings), `records_failed` (recorded rows, written later).
-    `closes_failed`: environments whose `close()` raised or took too long. `callbacks_failed`: None is any number.
+    The undelivered rows of episodes that raise or hang are lost.
     """
 
+    #: episodes of environments that raise, or break PettingZoo's contract; one more ends the run
     env_errors: CountOrZero = 0
-    env_hangs: CountOrZero = 0
-    workers_lost: CountOrZero = 100
-    learners_lost: CountOrZero = 20
-    replays_lost: CountOrZero = 20
-    updates_skipped: CountOrZero = 100
-    checkpoints_failed: CountOrZero = 3
-    reports_failed: CountOrZero = 10
-    records_failed: CountOrZero = 3
-    closes_failed: CountOrZero = 100
-    callbacks_failed: CountOrZero | None = None
+    env_hangs: CountOrZero = 0  #: episodes with a step or reset longer than env.step_timeout_s; one more ends the run
+    workers_lost: CountOrZero = 100  #: rollout workers and referees lost; each is replaced
+    learners_lost: CountOrZero = 20  #: learners lost; each is restored as last saved
+    replays_lost: CountOrZero = 20  #: replays lost; each restarts empty
+    updates_skipped: CountOrZero = 100  #: optimizer steps skipped because the gradient was not finite
+    checkpoints_failed: CountOrZero = 3  #: checkpoints that could not be written
+    reports_failed: CountOrZero = 10  #: failed writes to metrics.jsonl, TensorBoard events and drawings
+    records_failed: CountOrZero = 3  #: failed writes of recorded rows, which then wait in memory
+    closes_failed: CountOrZero = 100  #: environments whose close() raised, or took too long
+    callbacks_failed: CountOrZero | None = None  #: exceptions of callbacks and sinks; None: any number
 
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """Set when checkpoints are written and which are retained.
+    """Set when checkpoints are written and which are retained."""
 
-    The first follows the first round, then one every `every_env_steps` (None: only at the end). The newest `keep` and
-    the one with the highest metric `best` are retained. `replay` says whether replays' rows are saved. On resume,
-    running episodes are replayed, or start over if longer than `replay_max_env_steps`.
-    """
-
+    #: env steps from one checkpoint to the next, the first after the first round; None: only at the end
     every_env_steps: Steps | None = 50_000
-    keep: Count = 2
-    best: str | None = None
-    replay: Literal["rows", "none"] = "rows"
+    keep: Count = 2  #: newest checkpoints to retain
+    best: str | None = None  #: policies.<id>.return_mean: also retain the checkpoint with the highest value
+    replay: Literal["rows", "none"] = "rows"  #: contents of replays: rows; none: they are empty after resume
+    #: running episodes longer than this start over on resume; shorter ones are replayed
     replay_max_env_steps: StepsOrZero = 10_000
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Set the evaluation episodes, which are separate from training.
+    """Set the evaluation episodes, which are separate from training; `docs/concepts.md` explains `time_share`."""
 
-    `episodes` are played after the first round and every `every_env_steps`, `final_episodes` at the end (None: as
-    many). 0 is no evaluation. `mode` is `greedy` (the most likely action, or the mean), `sampled` (from the learned
-    distribution, without exploration noise), or `as_learned`: for each policy what its algorithm learns, sampled from a
-    distribution, greedy by values.
-
-    `opponents` are names of policies, or `random`: each learning policy plays `episodes`, in each of its seats in turn,
-    against each opponent in all others, rounded up to equally many per pairing. None: all play as in training.
-
-    `time_share` is the part of the run's time that evaluation may take: fewer episodes are played where they would take
-    longer (see `docs/concepts.md`). None: all are played, whatever they take.
-    """
-
-    every_env_steps: Steps = 50_000
-    episodes: EpisodeCount = 20
-    final_episodes: EpisodeCount | None = None
+    every_env_steps: Steps = 50_000  #: env steps from one evaluation to the next, the first after the first round
+    episodes: EpisodeCount = 20  #: episodes of each evaluation; 0: none
+    final_episodes: EpisodeCount | None = None  #: episodes at the end of the run; None: as many as episodes; 0: none
+    #: as_learned: sampled by algorithms that learn a distribution, greedy by those that learn values; greedy: the most
+    #: likely action, or the mean; sampled: drawn from the learned distribution, without epsilon or other exploration
+    #: noise
     mode: AskedMode = "as_learned"
+    #: [random, <id>, ...]: each learning policy plays its own episodes, in each of its seats in turn, with each
+    #: opponent in turn in all others, rounded up to equally many for each of these pairings; None: as in training
     opponents: Sequence[str] | None = None
+    #: most of the run's time that evaluation takes, by playing fewer episodes, at least one; besides the first 30 s,
+    #: and 30 s at the end; None: no limit
     time_share: SomeShare | None = 0.1
 
     @property
@@ -311,61 +286,76 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Log:
-    """Set where reports are written, and how often. `sinks` are further ones, such as WandbSink, by name."""
+    """Set where reports are written, and how often."""
 
-    every_env_steps: Steps = 10_000
+    every_env_steps: Steps = 10_000  #: env steps from one report to the next
+    #: live, plain, none; auto: live on a terminal, else plain
     console: Literal["auto", "live", "plain", "none"] = "auto"
-    jsonl: bool = True
-    tensorboard: bool = True
-    trace: bool = False
+    jsonl: bool = True  #: metrics.jsonl, one object per report
+    tensorboard: bool = True  #: TensorBoard events
+    trace: bool = False  #: a timeline of stages, workers, evaluations and checkpoints: trace.json.gz
+    #: <name>: {_target_: my.module.Sink, ...}, further sinks of reports; or by name: sinks=wandb
     sinks: Mapping[str, Callback | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class RuntimeConfig:
-    """Choose the runtime: `inline` (one process, one thread) or `ray`.
+    """Choose the runtime: one process, or Ray on this machine or on a cluster."""
 
-    `address` joins a Ray cluster: an address, `auto` for this machine's, `local` for none; None is RAY_ADDRESS, else
-    none. A Ray started for the run has `object_store_bytes` for rows and weights (None: Ray's default) and serves Ray's
-    `dashboard` if asked. It listens on loopback only, unless others connect to this machine's `node_ip_address`.
-    """
-
-    name: Literal["inline", "ray"] = "ray"
+    name: Literal["inline", "ray"] = "ray"  #: inline (one process, one thread) or ray
+    #: address of a running Ray cluster, auto for the one that this machine is part of, or local to start Ray on this
+    #: machine; None: the environment variable RAY_ADDRESS, else local
     address: str | None = None
+    #: memory for rows and weights in transit, in bytes, if Ray is started here; None: Ray's default
     object_store_bytes: Annotated[int, Range(75 * 2**20, 2**50, shown="78643200 (75 MiB)")] | None = None
+    #: this machine's IP address, if other machines connect to a Ray started here; None: loopback only
     node_ip_address: str | None = None
-    dashboard: bool = False
+    dashboard: bool = False  #: Ray's dashboard in the browser, if Ray is started here: pip install 'ray[default]'
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """Describe a whole run.
+    """Describe a whole run."""
 
-    `mapping` assigns policies to agents: rules, or a matchmaker for each episode. Without it a policy plays the group
-    of its name, and `default_policy` all others. With a `league`, policies play each other and their snapshots.
-    `learners` train several policies together; every other policy learns alone. `callbacks` observe the run, by name.
-    `metrics`: numbers in infos that are figures of episodes, by name.
-    """
-
-    env: Env
+    env: Env  #: the environment, its arguments and its wrappers
+    #: policies by name, {<id>: a policy}; add one with policy@policies.<id>=ppo
     policies: Mapping[str, Policy] = field(default_factory=dict)
+    #: [{match: <glob of agents>, policy: <id>}, ...], the first match wins; None: the policy named like a group plays
+    #: it (adversary_0, adversary_1: adversary); {_target_: my.module.Pairing, ...}: called for each episode with its
+    #: id, its agents and a generator, returns agent to policy, e.g. marlflow.matchmaking.matchmakers.RandomSeats
     mapping: Sequence[Rule] | MatchmakerFunction | None = None
-    default_policy: Policy = field(default_factory=Policy)
-    rollouts: Rollouts = field(default_factory=Rollouts)
+    default_policy: Policy = field(default_factory=Policy)  #: policy of each group of agents without one of its own
+    rollouts: Rollouts = field(default_factory=Rollouts)  #: the rollout workers, their fragments and their pace
+    #: resources of learners and of the run as a whole; placement=<name> changes some of it
     placement: RunPlacement = field(default_factory=RunPlacement)
-    runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
+    runtime: RuntimeConfig = field(default_factory=RuntimeConfig)  #: one process or Ray
+    #: the first condition that holds ends the run; None: never
     stop: Stop = field(default_factory=lambda: Stop(env_steps=100_000))
-    evaluation: Evaluation = field(default_factory=Evaluation)
+    evaluation: Evaluation = field(default_factory=Evaluation)  #: episodes separate from training, with their own seeds
+    #: faults tolerated before the run ends with a checkpoint and an error
     faults: Faults = field(default_factory=Faults)
+    #: the state that `marlflow resume` continues from
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
-    log: Log = field(default_factory=Log)
+    log: Log = field(default_factory=Log)  #: where reports are written, and how often
+    #: rows that workers write to files, chosen by name: record=dataset record.policies=[<id>, ...]; record={} is
+    #: record=dataset; None: none
     record: Record | None = None
-    seed: Seed = 0
+    seed: Seed = 0  #: seed of all random numbers; the same seed and runtime=inline give the same run
+    #: folder of the results, in runs/; on the command line by default the name given to env=, or its import path for
+    #: env=python
     name: str = "experiment"
-    objective: str | None = None
+    objective: str | None = None  #: metric that a sweeper optimizes: policies.<id>.return_mean, learners.<id>.updates
+    #: {_target_: marlflow.league.League, ...}: policies play each other and their own frozen versions; chosen by name:
+    #: league=pfsp; None: as mapping says
     league: League | None = None
+    #: <id>: trains several policies together, which have no algorithm of their own; add one with
+    #: learner@learners.<id>=qmix 'learners.<id>.policies=[<id>, ...]'
     learners: Mapping[str, LearnerConfig] = field(default_factory=dict)
+    #: <name>: {_target_: my.module.EarlyStop, ...}, called when something happens in the run, which they may stop; or
+    #: by name: callback=early_stop
     callbacks: Mapping[str, Callback | None] = field(default_factory=dict)
+    #: <name>: {info: <key>, at: end}: a number in infos as a figure of episodes; at its agent's end, or at: sum, the
+    #: sum over its env steps
     metrics: Mapping[str, InfoMetric] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

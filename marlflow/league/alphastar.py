@@ -38,18 +38,20 @@ class AlphaStar(LeagueMode):
     (league_exploiter). After its snapshot a main_exploiter is reset, a league_exploiter with `reset_probability`.
     """
 
+    #: <policy>: main, main_exploiter or league_exploiter; main if not named
     roles: Mapping[str, AlphaStarRole] = field(default_factory=dict)
-    phase_agent_steps: Steps = 100_000
-    pfsp: Share = 0.5
-    verify: Share = 0.15
-    exploiter_past: Share = 0.5
-    exploiter_weak: Share = 0.2
-    strong: Share = 0.7
-    min_games: Count = 20
-    exploited: Share = 0.3
-    self_play_weak: Share = 0.3
+    phase_agent_steps: Steps = 100_000  #: agent steps from one snapshot of a main to the next
+    pfsp: Share = 0.5  #: share of a main's games against all snapshots, more often those that are hard to beat
+    verify: Share = 0.15  #: share of a main's games against exploiters that beat it, and forgotten snapshots
+    exploiter_past: Share = 0.5  #: share of a main exploiter's games against snapshots of a main
+    exploiter_weak: Share = 0.2  #: below this probability to beat a main, a main exploiter meets its snapshots only
+    strong: Share = 0.7  #: probability to beat everybody, above which an exploiter has a snapshot
+    min_games: Count = 20  #: for strong: games against each, at least
+    exploited: Share = 0.3  #: below this probability to beat an exploiter's snapshot, a main meets these
+    self_play_weak: Share = 0.3  #: up to this probability to beat another main, a main meets its snapshots instead
+    #: what an exploiter begins again with: initial, fresh, or the first snapshot of a policy, such as main@1
     reset_to: str = "initial"
-    reset_probability: Share = 0.25
+    reset_probability: Share = 0.25  #: of a league exploiter to begin again after its snapshot
 
     def role_of(self, policy: str) -> AlphaStarRole:
         """Return the role of a live policy."""

@@ -31,20 +31,17 @@ def share_of_run(
 
 @dataclass(frozen=True)
 class SnapshotRules:
-    """When a snapshot of each live policy is taken; any of the rules suffices, None turns one off.
+    """When a snapshot of each live policy is taken; any of the rules suffices, None turns one off."""
 
-    `at_start`: its initial parameters. `every_agent_steps`: agent steps since the last snapshot; `auto` is a tenth of
-    the run's `stop.env_steps`, at least 1,000 and at most 50,000, which it is without one. `win_rate`: the
-    probability to win against each snapshot that it can meet, each after at least `min_games` games, or in any case
-    `timeout_agent_steps` after the last. `acts`: how snapshots choose actions in evaluation games; `auto` is as
-    learned, greedy for value-based algorithms and sampled for all others.
-    """
-
-    at_start: bool = True
+    at_start: bool = True  #: whether the initial parameters are one
+    #: agent steps of the policy from one to the next; auto: a tenth of stop.env_steps, 1,000 to 50,000, which it is
+    #: without one; None: the mode says when, or never
     every_agent_steps: Steps | Literal["auto"] | None = "auto"
+    #: one when the probability to win is above this against each snapshot that it can meet
     win_rate: ShareBelowOne | None = None
-    min_games: Count = 20
-    timeout_agent_steps: Steps | None = None
+    min_games: Count = 20  #: for win_rate: games against each, at least
+    timeout_agent_steps: Steps | None = None  #: for win_rate: agent steps after which there is one in any case
+    #: actions in evaluation games: sampled, greedy; auto: greedy for value-based policies, else sampled
     acts: Literal["auto", "sampled", "greedy"] = "auto"
 
     @property
@@ -82,69 +79,59 @@ Teammates = Literal["self", "past", "population"]
 
 @dataclass(frozen=True)
 class LeaguePlayer:
-    """One policy of a league: the agents that it plays, as names or globs, and its share of the games.
+    """One policy of a league."""
 
-    `plays` None: the group of its name, or else every agent. A policy whose `share` is 0 plays only as a rival of
-    others.
-    """
-
+    #: agents that it plays, as names or globs; None: the group of its name, or else every agent
     plays: Sequence[str] | None = None
-    share: Weight = 1.0
+    share: Weight = 1.0  #: its share of the games in which it is a policy's turn; 0: it plays only as a rival of others
 
 
 @dataclass(frozen=True)
 class Pool:
-    """Which snapshots of each policy are dealt: the `newest`, and the `best` by rating; all if both are None.
+    """Which snapshots of each policy are dealt: the newest, and the best by rating.
 
     The others are kept in checkpoints, and play matches. Among equal ratings, newer ones are better. The choice is made
     again with each snapshot and, unless the mode has a meta-game, after each set of matches.
     """
 
-    newest: Count | None = None
-    best: Count | None = None
+    newest: Count | None = None  #: of each policy the newest; newest and best None: all
+    best: Count | None = None  #: of each policy those with the highest ratings, besides the newest
 
 
 @dataclass(frozen=True)
 class PayoffSettings:
-    """How outcomes count: `decay` is the weight of older games of learning policies after each new game.
+    """How outcomes count."""
 
-    A win probability starts at 0.5, with the weight of `prior_games` games.
-    """
-
-    decay: SomeShare = 0.99
-    prior_games: Weight = 4.0
+    decay: SomeShare = 0.99  #: weight of older games of a learning policy, after each new game
+    prior_games: Weight = 4.0  #: weight of the 0.5 at which a probability to win starts, in games
 
 
 @dataclass(frozen=True)
 class RatingSettings:
-    """Plackett-Luce ratings, which begin at 25: `beta` is the spread of a performance, `tau` the drift per game.
+    """Plackett-Luce ratings, which begin at 25; only learning policies drift."""
 
-    Only learning policies drift.
-    """
-
-    beta: Annotated[float, Range(0.0, 1e3, above=True)] = 25.0 / 6
-    tau: Annotated[float, Range(0.0, 1e3)] = 25.0 / 300
+    beta: Annotated[float, Range(0.0, 1e3, above=True)] = 25.0 / 6  #: spread of a performance
+    tau: Annotated[float, Range(0.0, 1e3)] = 25.0 / 300  #: drift of a learning policy before each game
 
 
 @dataclass(frozen=True)
 class MatchRules:
-    """The matches of a league without a meta-game: at most `games` games for every `every_env_steps` env steps.
-
-    `auto` is a fifth of the run's `stop.env_steps`, at least 2,000 and at most 100,000, which it is without one.
-
-    `pairs`: `live` is pairs with at least one live member. `all` are also pairs without one, for half of the games, as
-    the weights of members in standings need them. Pairs with the fewest games are next. `mirrored`: each pair plays all
-    seatings that fit, equally often; else one. None for `every_env_steps` is no matches.
+    """The matches of a league without a meta-game.
 
     With `workers`, that many processes of their own play all matches, also those of a meta-game. Training then does not
     wait for games, which count once all of a set have been played; a meta-game still waits. The inline runtime has one
     process, so rounds wait there.
     """
 
+    #: env steps from one set of games to the next; auto: a fifth of stop.env_steps, 2,000 to 100,000, which it is
+    #: without one; None: no such games
     every_env_steps: Steps | Literal["auto"] | None = "auto"
-    games: Count = 40
+    games: Count = 40  #: games of a set; pairs with the fewest games are next
+    #: who plays: live (pairs with a learning policy), or all: also pairs without one, for half of the games, from which
+    #: standings have the weights of members
     pairs: Literal["live", "all"] = "all"
-    mirrored: bool = True
+    mirrored: bool = True  #: whether each pair plays all seatings that fit equally often; False: one
+    #: processes that play them beside training (with Ray); 0: rollout workers do, and rounds wait
     workers: Annotated[int, Range(0, 10_000)] = 0
 
     def for_run(self, env_steps: int | None) -> MatchRules:
@@ -158,49 +145,45 @@ class MatchRules:
 
 @dataclass(frozen=True)
 class StoreSettings:
-    """Limits on where parameters of snapshots are held.
+    """Limits on where parameters of snapshots are held; the driver has all in files, and those dealt last in memory."""
 
-    The driver has at most `memory_bytes` of them in memory, those that were dealt last, and all in files. A worker has
-    those that its running episodes seat, and `worker_members` in all if these are fewer. `distinct_members` is how many
-    different snapshots a worker is dealt at most in a round; None: any number.
-    """
-
+    #: of all snapshots in the driver's memory, at most; the others are in files of the run's folder
     memory_bytes: Annotated[int, Range(0, 2**60)] = 256 * 2**20
-    worker_members: Count = 64
+    worker_members: Count = 64  #: snapshots that a worker holds at most, unless it seats more
+    #: different snapshots that a worker is dealt at most in a round; None: any number
     distinct_members: Count | None = None
 
 
 @dataclass(frozen=True)
 class League:
-    """A population of learning policies and their frozen versions that play each other.
+    """A population of learning policies and their frozen versions that play each other."""
 
-    `matchmaker` chooses rivals. `sides` maps a side to its roles, each a list of agents (names or globs) that one
-    member plays; None: each group of agents is a side, or each agent of a single group. `players` has settings by
-    policy. `teammates` play the other roles of the side that a game is dealt for. With `symmetric`, sides are
-    interchangeable, and games count for every order of them. `outcome` decides who wins a game; None: the side with the
-    highest mean return, a draw if several have it. With `nash_conv_every_env_steps`, for small games of OpenSpiel, the
-    NashConv of the league's solution is computed at this interval: of the mixture that the mode ends with, else of the
-    live policies. None: never.
-
-    `members` are further rivals that never change, by name: a member of another run, or an exported file,
-    `{"from": <folder or file>, "member": "main@3"}`, or another name for a policy of this run that does not learn,
-    `{"policy": "scripted"}`. The networks of others are made of marlflow's classes and of those in `trust`.
-    """
-
-    matchmaker: LeagueMode = field(default_factory=PFSP)
+    matchmaker: LeagueMode = field(default_factory=PFSP)  #: who plays whom, and in some modes when snapshots are taken
+    #: {<side>: [[<agents of a role>, ...], ...]}: who competes, by names or globs of the agents that one member plays;
+    #: None: each group of agents is a side, or each agent of a single group
     sides: Mapping[str, Sequence[Sequence[str]]] | None = None
-    symmetric: bool = False
+    symmetric: bool = False  #: True: sides are interchangeable, and a game counts for every order of them
+    #: <policy>: {plays: [<agents>], share: 1.0}; plays None: the group of its name, else all agents; share: of the
+    #: games in which it is a policy's turn
     players: Mapping[str, LeaguePlayer] = field(default_factory=dict)
+    #: who plays the other roles of one's side: self, past (snapshots) or population (everybody)
     teammates: Teammates = "self"
+    #: frozen versions of each policy; any rule suffices, and None turns one off
     snapshots: SnapshotRules = field(default_factory=SnapshotRules)
-    pool: Pool = field(default_factory=Pool)
-    payoffs: PayoffSettings = field(default_factory=PayoffSettings)
-    ratings: RatingSettings = field(default_factory=RatingSettings)
+    pool: Pool = field(default_factory=Pool)  #: which snapshots are dealt; the others stay in checkpoints
+    payoffs: PayoffSettings = field(default_factory=PayoffSettings)  #: how outcomes count
+    ratings: RatingSettings = field(default_factory=RatingSettings)  #: Plackett-Luce ratings, which begin at 25
+    #: {_target_: <function>, ...}: decides who wins a game; None: the highest mean return, a draw if several have it
     outcome: GameOutcome | None = None
+    #: evaluation games between members, for ratings and standings
     matches: MatchRules = field(default_factory=MatchRules)
-    store: StoreSettings = field(default_factory=StoreSettings)
+    store: StoreSettings = field(default_factory=StoreSettings)  #: where parameters of snapshots are held
+    #: further rivals, which never change: <name>: {from: <run or exported file>, member: <id, such as main@3>}, or of
+    #: this run {policy: <policy that does not learn>}
     members: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    trust: Sequence[str] = ()
+    trust: Sequence[str] = ()  #: classes outside marlflow that members of other runs may be made of
+    #: env steps from one NashConv to the next, in small games of OpenSpiel, of the mixture that the mode ends with,
+    #: else of the live policies; None: never
     nash_conv_every_env_steps: Steps | None = None
 
     def for_run(self, env_steps: int | None) -> League:

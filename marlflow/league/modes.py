@@ -153,8 +153,8 @@ class LatestPast(LeagueMode):
     The defaults are those of ML-Agents.
     """
 
-    live: Share = 0.5
-    window: Count = 10
+    live: Share = 0.5  #: share of games against the learning policy; the rest against snapshots
+    window: Count = 10  #: newest snapshots that are met, each equally often
 
     def rival(self, view: LeagueView, policy: str, role: int, generator: np.random.Generator) -> str | None:
         rivals = [*view.members.added_in(role), *view.members.past_in(role)[-self.window :]]
@@ -170,7 +170,7 @@ class DeltaUniform(LeagueMode):
     Bansal et al., 2018, arXiv:1710.03748.
     """
 
-    delta: Share = 0.5
+    delta: Share = 0.5  #: from this part of the snapshots on; 0: all of them, 1: the newest alone
 
     def rival(self, view: LeagueView, policy: str, role: int, generator: np.random.Generator) -> str | None:
         past = view.members.past_in(role)
@@ -190,16 +190,13 @@ class Fictitious(LeagueMode):
 
 @dataclass(frozen=True)
 class PFSP(LeagueMode):
-    """Prioritized fictitious self-play: snapshots that are hard to beat more often (Vinyals et al., 2019, Methods).
+    """Prioritized fictitious self-play: snapshots that are hard to beat more often (Vinyals et al., 2019, Methods)."""
 
-    A game is against a snapshot with probability `past`, else against the live policy. Snapshots are weighted by the
-    probability x that the policy beats them: `hard` (1 - x)^power, `variance` x (1 - x), `linear` 1 - x, `capped`
-    min(0.5, 1 - x).
-    """
-
-    past: Share = 0.8
+    past: Share = 0.8  #: share of games against snapshots; the rest against the learning policy
+    #: of snapshots by the probability x to win: hard (1 - x)^power, variance x (1 - x), linear 1 - x,
+    #: capped min(0.5, 1 - x)
     weighting: Weighting = "hard"
-    power: Noise = 2.0
+    power: Noise = 2.0  #: exponent of hard
 
     def rival(self, view: LeagueView, policy: str, role: int, generator: np.random.Generator) -> str | None:
         rivals = [*view.members.added_in(role), *view.members.past_in(role)]

@@ -29,8 +29,8 @@ class NFSP(LeagueMode):
     they were taken, with exploration, as in OpenSpiel's NFSP.
     """
 
-    eta: SomeShare = 0.1
-    pairs: Mapping[str, str] | None = None
+    eta: SomeShare = 0.1  #: probability of a side to be played by a best response rather than its average policy
+    pairs: Mapping[str, str] | None = None  #: {<best response>: <its average policy>, ...}; None: {response: average}
 
     @property
     def average_of(self) -> Mapping[str, str]:

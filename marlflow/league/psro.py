@@ -52,12 +52,12 @@ class PSRO(LeagueMode):
     of its meta-strategy, the second for the next one, each against the rivals that this member does not lose to.
     """
 
-    solver: Solver = "nash"
-    agent_steps: Steps = 30_000
-    patience: Count | None = None
-    games: Count = 500
-    payoff_se: PositiveWeight | None = None
-    oracle_from: OracleFrom = "fresh"
+    solver: Solver = "nash"  #: of the game between members: nash, uniform, replicator, prd, alpharank, rectified
+    agent_steps: Steps = 30_000  #: agent steps of each policy in an iteration
+    patience: Count | None = None  #: tenths of an iteration without a higher return after which it ends; None: never
+    games: Count = 500  #: games of each new profile of members
+    payoff_se: PositiveWeight | None = None  #: standard error of returns from which on fewer games suffice; None: all
+    oracle_from: OracleFrom = "fresh"  #: what a policy begins the next iteration with: initial, fresh, latest
     iteration: int = field(default=0, init=False)
     """The number of iterations that have ended: the number of snapshots of each oracle."""
     meta: list[dict[str, float]] = field(default_factory=list, init=False)

@@ -74,10 +74,10 @@ class Optimizer(Protocol):
 class Adam:
     """Adam (Kingma and Ba, 2015, arXiv:1412.6980); with `weight_decay`, AdamW (arXiv:1711.05101)."""
 
-    beta_1: ShareBelowOne = 0.9
-    beta_2: ShareBelowOne = 0.999
-    eps: SomeShare = 1e-8
-    weight_decay: Share = 0.0
+    beta_1: ShareBelowOne = 0.9  #: decay of the running mean of gradients
+    beta_2: ShareBelowOne = 0.999  #: decay of the running mean of squared gradients
+    eps: SomeShare = 1e-8  #: added to the root of the mean of squares
+    weight_decay: Share = 0.0  #: share of each parameter subtracted per step, times the learning rate
 
     def over(self, vector: Tensor, gradient: Tensor, learning_rate: float, max_grad_norm: float) -> Stepper:
         return FlatAdam(vector, gradient, learning_rate, max_grad_norm, self)

@@ -19,10 +19,10 @@ class EarlyStop(Callback):
     before the run. Reports without a value do not count. A resumed run counts on.
     """
 
-    metric: str
-    reports: Count = 5
-    min_change: Amount = 0.0
-    lower_is_better: bool = False
+    metric: str  #: path in a report: policies.<id>.eval_return_mean
+    reports: Count = 5  #: reports with a value of the metric, in a row, without an improvement
+    min_change: Amount = 0.0  #: smallest change that is an improvement
+    lower_is_better: bool = False  #: whether lower values are better
 
     def __post_init__(self) -> None:
         self._best: float | None = None

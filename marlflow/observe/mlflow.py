@@ -29,15 +29,14 @@ _NO_NAME = re.compile(r"[^\w\-. /]")
 class MlflowSink(Callback):
     """Logs all numbers of reports over env steps, and the configuration as parameters, to a run of MLflow.
 
-    `tracking_uri` None is MLFLOW_TRACKING_URI, or else the folder `mlruns`; a path is a folder. `experiment` None is
-    the run's `name`. User and password come from MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD. A resumed run
-    continues the same run of MLflow; points of dropped reports stay, so that the last value of a step is the right one.
+    User and password come from MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD. A resumed run continues the same
+    run of MLflow; points of dropped reports stay, so that the last value of a step is the right one.
     """
 
-    tracking_uri: str | None = None
-    experiment: str | None = None
-    name: str | None = None
-    tags: Mapping[str, str] = field(default_factory=dict)
+    tracking_uri: str | None = None  #: address of a server, or a folder; None: MLFLOW_TRACKING_URI, or else mlruns
+    experiment: str | None = None  #: experiment at MLflow; None: name of the run
+    name: str | None = None  #: name among the experiment's runs; None: last two parts of the run's folder
+    tags: Mapping[str, str] = field(default_factory=dict)  #: <tag>: <text>, further tags of the run
 
     def __post_init__(self) -> None:
         self._client: Any = None

@@ -21,14 +21,13 @@ log = logging.getLogger("marlflow")
 class TrackioSink(Callback):
     """Logs all numbers of reports over env steps, and the configuration, to Trackio's database on this machine.
 
-    `project` None is the run's `name`. The database is in TRACKIO_DIR, by default Hugging Face's cache. With `space_id`
-    it is a Space of Hugging Face; the token comes from HF_TOKEN or `hf auth login`. A resumed run continues the same
-    run of Trackio.
+    The database is in TRACKIO_DIR, by default Hugging Face's cache. A resumed run continues the same run of Trackio.
     """
 
-    project: str | None = None
-    name: str | None = None
-    group: str | None = None
+    project: str | None = None  #: project in the database; None: name of the run
+    name: str | None = None  #: name among the project's runs; None: last two parts of the run's folder
+    group: str | None = None  #: group of runs, for example those of a sweep; None: none
+    #: a Space of Hugging Face instead of the local database; the token comes from HF_TOKEN or `hf auth login`
     space_id: str | None = None
 
     def __post_init__(self) -> None:

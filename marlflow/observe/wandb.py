@@ -20,16 +20,16 @@ log = logging.getLogger("marlflow")
 class WandbSink(Callback):
     """Logs all numbers of reports over `env_steps`, and the configuration, to a run of Weights & Biases.
 
-    None is wandb's own choice, which environment variables decide; `project` None is the run's `name`. `mode` offline
-    writes to `wandb/` in the run's folder, for `wandb sync`; disabled does nothing. The key comes from WANDB_API_KEY or
-    `wandb login`. A resumed run continues the same run of wandb; after a resume, points of dropped reports stay.
+    None is wandb's own choice, which environment variables decide. The key comes from WANDB_API_KEY or `wandb login`. A
+    resumed run continues the same run of wandb; after a resume, points of dropped reports stay.
     """
 
-    project: str | None = None
-    entity: str | None = None
-    name: str | None = None
-    group: str | None = None
-    tags: Sequence[str] = ()
+    project: str | None = None  #: project at wandb; None: name of the run
+    entity: str | None = None  #: user or team; None: wandb's default
+    name: str | None = None  #: name among the project's runs; None: last two parts of the run's folder
+    group: str | None = None  #: group of runs, for example those of a sweep; None: none
+    tags: Sequence[str] = ()  #: tags of the run
+    #: online; offline: wandb/ in the run's folder, for `wandb sync`; disabled: none
     mode: Literal["online", "offline", "disabled"] = "online"
 
     def __post_init__(self) -> None:

@@ -149,9 +149,9 @@ def gates(count: int, inputs: int, hidden: int, generator: torch.Generator) -> t
 class GRU:
     """A GRU over dense layers."""
 
-    hidden_size: Width = 64
-    encoder_sizes: Sequence[Width] = (64,)
-    activation: Activation = "tanh"
+    hidden_size: Width = 64  #: units of the recurrent layer
+    encoder_sizes: Sequence[Width] = (64,)  #: units of each layer before the recurrent one
+    activation: Activation = "tanh"  #: activation of these layers: tanh or relu
 
     @property
     def memory_shape(self) -> tuple[int, ...]:
@@ -171,9 +171,9 @@ class GRU:
 class LSTM:
     """An LSTM over dense layers."""
 
-    hidden_size: Width = 64
-    encoder_sizes: Sequence[Width] = (64,)
-    activation: Activation = "tanh"
+    hidden_size: Width = 64  #: units of the recurrent layer
+    encoder_sizes: Sequence[Width] = (64,)  #: units of each layer before the recurrent one
+    activation: Activation = "tanh"  #: activation of these layers: tanh or relu
 
     @property
     def memory_shape(self) -> tuple[int, ...]:

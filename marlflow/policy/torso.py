@@ -134,13 +134,11 @@ def build_for(layout: ObservationLayout, model: TorsoConfig, generator: torch.Ge
 
 @dataclass(frozen=True, slots=True)
 class MLP:
-    """Fully connected layers over the flattened observation.
+    """Fully connected layers over the flattened observation."""
 
-    `normalize_observations` uses each number's running mean and variance.
-    """
-
-    hidden_sizes: Sequence[Width] = (64, 64)
-    activation: Activation = "tanh"
+    hidden_sizes: Sequence[Width] = (64, 64)  #: units of each layer
+    activation: Activation = "tanh"  #: tanh or relu
+    #: whether observations are normalized by their running mean and variance
     normalize_observations: bool = False
 
     def build(self, obs_shape: tuple[int, ...], generator: torch.Generator) -> tuple[nn.Module, int]:
@@ -156,11 +154,11 @@ class CNN:
     The defaults are for 84 x 84 pixels (Mnih et al., 2015, doi:10.1038/nature14236); uint8 is scaled to [0, 1].
     """
 
-    channels: Sequence[Pixels] = (32, 64, 64)
-    kernel_sizes: Sequence[Pixels] = (8, 4, 3)
-    strides: Sequence[Pixels] = (4, 2, 1)
-    hidden_sizes: Sequence[Width] = (512,)
-    activation: Activation = "relu"
+    channels: Sequence[Pixels] = (32, 64, 64)  #: channels of each convolution
+    kernel_sizes: Sequence[Pixels] = (8, 4, 3)  #: pixels
+    strides: Sequence[Pixels] = (4, 2, 1)  #: pixels
+    hidden_sizes: Sequence[Width] = (512,)  #: units of each layer after the convolutions
+    activation: Activation = "relu"  #: tanh or relu
 
     def build(self, obs_shape: tuple[int, ...], generator: torch.Generator) -> tuple[nn.Module, int]:
         if len(obs_shape) != 3:

@@ -106,9 +106,9 @@ class Transformer:
     Features are those of the last token that is not padding. Every decision computes the whole sequence again.
     """
 
-    num_layers: TinyCount = 2
-    hidden_size: Width = 32
-    num_heads: TinyCount = 2
+    num_layers: TinyCount = 2  #: blocks of attention and dense layers
+    hidden_size: Width = 32  #: units of each position
+    num_heads: TinyCount = 2  #: heads of attention, which divide hidden_size among them
 
     def build(self, obs_shape: tuple[int, ...], generator: torch.Generator) -> tuple[nn.Module, int]:
         """Raise ConfigInvalid: plain numbers are no tokens."""

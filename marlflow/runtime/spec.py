@@ -36,16 +36,12 @@ from marlflow.sampling.watchdog import Watchdog
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """Resource request of one process.
+    """Resource request of one process."""
 
-    `num_cpus` may be a fraction; None means an equal share of the free CPUs. `num_gpus` may be a fraction below 1.
-    `resources` are amounts of Ray's custom resources, `node` is the address of the machine.
-    """
-
-    num_cpus: CPUs | None = None
-    num_gpus: GPUs = 0.0
-    resources: Mapping[str, CustomResources] = field(default_factory=dict)
-    node: str | None = None
+    num_cpus: CPUs | None = None  #: CPUs, may be a fraction; None: an equal share of what is free
+    num_gpus: GPUs = 0.0  #: GPUs, may be a fraction below 1
+    resources: Mapping[str, CustomResources] = field(default_factory=dict)  #: amounts of custom Ray resources, by name
+    node: str | None = None  #: address of the required machine; None: any
 
     @property
     def process(self) -> Resources:
@@ -55,12 +51,9 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class ComputeResources(Resources):
-    """Resource request of a process that runs networks on `device`, a torch device.
+    """Resource request of a process that runs networks."""
 
-    A `device` of None means cuda with a share of a GPU, else cpu.
-    """
-
-    device: str | None = None
+    device: str | None = None  #: torch device: cpu, cuda; None: cuda if num_gpus is above 0, else cpu
 
     @property
     def torch_device(self) -> str:
@@ -70,16 +63,14 @@ class ComputeResources(Resources):
 
 @dataclass(frozen=True, slots=True)
 class LearnerPlacement(ComputeResources):
-    """Resources of each of a learner's `num_learners` data-parallel processes.
+    """Resources of each of a learner's `num_learners` data-parallel processes."""
 
-    With `replay` "own", replays have their own processes; a prioritized draw may then precede the last update of
-    priorities. `precision` is for forward passes; parameters are float32. `stages` maps names of stages that run
-    elsewhere to places.
-    """
-
-    num_learners: Processes = 1
+    num_learners: Processes = 1  #: processes of one learner, which train together
+    #: process of the replay: with_learner, or own, where a prioritized draw may precede the last update of priorities
     replay: Literal["with_learner", "own"] = "with_learner"
+    #: dtype of forward passes: float32, bfloat16; parameters are float32
     precision: Literal["float32", "bfloat16"] = "float32"
+    #: stages to run elsewhere, <stage>: learner, worker or driver
     stages: Mapping[str, Where] = field(default_factory=dict)
 
 

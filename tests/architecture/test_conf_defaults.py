@@ -1,4 +1,4 @@
-"""conf/ and the dataclasses say the same: every key, every default, and a comment on every line."""
+"""The files of conf/ that are written by hand fit the dataclasses, and each line has a comment."""
 
 import dataclasses
 import inspect
@@ -10,7 +10,6 @@ from typing import Any
 import pettingzoo
 import pytest
 import yaml
-from hydra.utils import get_class
 from omegaconf import OmegaConf
 
 import marlflow as mf
@@ -22,7 +21,6 @@ from tests.architecture.sources import REPOSITORY, within
 from tests.env.optional import is_installed
 
 CONF = REPOSITORY / "conf"
-TARGETS = sorted(CONF.glob("algorithm/*.yaml")) + sorted(CONF.glob("model/*.yaml"))
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -52,22 +50,6 @@ def _defaults(kind: type) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("path", TARGETS, ids=within)
-def test_an_algorithm_or_a_model_has_the_defaults_of_its_class(path: Path) -> None:
-    values = _read(path)
-    kind = get_class(values["_target_"])
-    defaults = {field.name: _made(field) for field in dataclasses.fields(kind) if field.init}
-    assert values == {"_target_": values["_target_"], **defaults}
-
-
-def _made(field: dataclasses.Field[Any]) -> Any:
-    """The default of a setting; of one that is itself made from settings (a schedule, an optimizer), with its class."""
-    value = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {"_target_": f"{type(value).__module__}.{type(value).__qualname__}", **_plain(value)}
-    return "???" if value is dataclasses.MISSING else _plain(value)
-
-
 def _without(values: Mapping[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in names}
 
@@ -76,8 +58,6 @@ def _without(values: Mapping[str, Any], *names: str) -> dict[str, Any]:
 def test_a_placement_says_only_what_differs_so_that_several_go_together(path: Path) -> None:
     values, usual = _read(path), _defaults(mf.RunPlacement)
     learners = values.pop("learners", {})
-    if "inference" in values:
-        assert values.pop("inference") == {**_defaults(mf.InferencePlacement), "num_gpus": 1.0}
     assert values.keys() <= usual.keys()
     assert learners.keys() <= usual["learners"].keys()
     assert not [key for key in values if values[key] == usual[key]]
@@ -103,11 +83,6 @@ def _defaults_of(group: str, name: str) -> tuple[Sequence[Any], dict[str, Any]]:
     return values.pop("defaults"), values
 
 
-def test_all_policies_and_all_learners_share_the_defaults_of_their_dataclasses() -> None:
-    assert _read(CONF / "policy_keys.yaml") == _without(_defaults(mf.Policy), "algorithm", "model")
-    assert _read(CONF / "learner_keys.yaml") == _without(_defaults(mf.LearnerConfig), "algorithm")
-
-
 def test_the_files_of_shared_keys_are_no_choices() -> None:
     with composing():
         offered = {*Groups([]).names(), *Groups([]).options("policy"), *names("policy"), *names("learner")}
@@ -125,40 +100,14 @@ def test_a_learner_has_the_defaults_of_the_dataclass_and_the_algorithm_of_its_na
     assert (CONF / "algorithm" / path.name).exists()
 
 
-@pytest.mark.parametrize("path", sorted(CONF.glob("league/*.yaml")), ids=within)
-def test_a_league_has_the_defaults_of_its_classes_but_for_when_snapshots_are_taken(path: Path) -> None:
-    values = _read(path)
-    if path.stem == "none":
-        assert values == {"league": None}
-        return
-    usual, mode = _defaults(mf.League), values.pop("matchmaker")
-    snapshots = {
-        "at_start": path.stem not in ("self_play", "nfsp"),
-        "every_agent_steps": values["snapshots"]["every_agent_steps"],
-    }
-    assert values.pop("_target_") == "marlflow.league.League"
-    assert values == {**_without(usual, "matchmaker"), "snapshots": {**usual["snapshots"], **snapshots}}
-    assert mode == {"_target_": mode["_target_"], **_defaults(get_class(mode["_target_"]))}
-
-
-def test_the_runtimes_are_those_of_the_dataclass() -> None:
-    assert _read(CONF / "runtime" / "ray.yaml") == _defaults(mf.RuntimeConfig)
+def test_one_process_changes_the_runtime_alone() -> None:
     assert _read(CONF / "runtime" / "inline.yaml") == {"name": "inline"}
 
 
-def test_the_root_has_every_section_and_the_defaults_of_each() -> None:
-    root = _read(CONF / "train.yaml")
+def test_the_root_has_every_section() -> None:
     composed = {"env", "runtime", "default_policy"}
-    assert set(root) - {"defaults", "hydra"} == {field.name for field in dataclasses.fields(mf.Experiment)} - composed
-    assert root["evaluation"] == _defaults(mf.Evaluation)
-    assert root["faults"] == _defaults(mf.Faults)
-    assert root["log"] == _defaults(mf.Log)
-    assert root["rollouts"] == _defaults(mf.Rollouts)
-    assert root["placement"] == _defaults(mf.RunPlacement)
-    run = _defaults(mf.Experiment)
-    assert root["stop"] == {**_defaults(mf.Stop), "env_steps": run["stop"]["env_steps"]}
-    for name in ("seed", "objective", "policies", "mapping"):
-        assert root[name] == run[name]
+    keys = set(_read(CONF / "train.yaml")) - {"defaults", "hydra"}
+    assert keys == {field.name for field in dataclasses.fields(mf.Experiment)} - composed
 
 
 # What an environment needs to keep what it declares.

@@ -53,9 +53,9 @@ def test_a_shown_configuration_is_the_same_with_comments_and_no_key_of_marlflows
     text = explained(shown, config)
     assert yaml.safe_load(text) == yaml.safe_load(shown)
     silent = {line.strip().partition(":")[0] for line in text.splitlines() if ":" in line and "#" not in line}
-    sections = {"runtime", "rollouts", "log", *(word.rpartition("=")[2] for word in policies)}
+    sections = {"runtime", *(word.rpartition("=")[2] for word in policies)}
     wrappers = {"pad_observations", "pad_actions", "gray", "resize", "stack"}
-    assert silent == {"_target_", "name", *sections, *wrappers}
+    assert silent == {"_target_", *sections, *wrappers}
 
 
 def test_policies_are_explained_by_the_algorithm_and_the_model_that_they_have() -> None:
