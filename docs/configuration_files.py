@@ -1,6 +1,6 @@
 """Write the files of conf/ whose keys are fields of classes, with the order, defaults and comments of the fields.
 
-A field's comment is `#:` behind it or in lines above it, in its class or in the nearest base that has one. The head of
+A field's comment is `#:` after it or in lines above it, in its class or in the nearest base that has one. The head of
 a file, down to its `_target_`, is written by hand.
 """
 
@@ -145,7 +145,7 @@ def in_yaml(value: Any) -> str:
 def comment_of(kind: type, name: str) -> str:
     """Return the comment of a field, of the class or of the nearest base that has one."""
     found = next((text for owner in kind.__mro__ if (text := comments(owner).get(name))), None)
-    assert found, f"{kind.__name__}.{name} needs a comment: #: behind it or in lines above it"
+    assert found, f"{kind.__name__}.{name} needs a comment: #: after it or in lines above it"
     return found
 
 
