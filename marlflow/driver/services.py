@@ -57,7 +57,7 @@ class RunServices:
         report: Callable[[], None],
         save: Callable[[], Path],
     ) -> None:
-        self._checked, self._runtime, self._console = checked, runtime, console
+        self._checked, self._info, self._runtime, self._console = checked, info, runtime, console
         self._report, self._save = report, save
         self.metrics = metrics_of(checked)
         self.budget = FaultBudget(checked.experiment.faults, self.metrics, console.notice)
@@ -99,7 +99,16 @@ class RunServices:
         scheduler = Scheduler(spec, parts, metrics)
         resets = LearnerResets(spec, self._runtime, executor, self.members, scheduler, notices.notify)
         stops = StopConditions(
-            checked, metrics, progress, budget, shutdown, time_limit, callbacks, executor, self._console.notice
+            checked,
+            metrics,
+            progress,
+            budget,
+            shutdown,
+            time_limit,
+            callbacks,
+            executor,
+            self._console.notice,
+            self._info.run_dir,
         )
         every = experiment.checkpoint.every_env_steps
         checkpoints = CheckpointTiming(every, metrics, self.checkpointer, self._save, budget)
