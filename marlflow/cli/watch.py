@@ -35,8 +35,8 @@ RUN is the folder of a run, or a folder with runs in it, such as the folder of a
 new reports appear on the page as they are written (log.every_env_steps).
 
 It shows the plan of a run with what each stage does: items and rows per second, the shares of time that it works,
-waits for input, and waits for room, and how full queues are; curves of returns, of numbers in infos and of losses; the
-newest film in the run's folder (marlflow play RUN --video RUN/film.mp4); faults, the end of the log, and the
+waits for input, and waits for room, and how full queues are; curves of returns, of numbers in infos and of losses;
+the newest film in the run's folder (marlflow play RUN --video RUN/film.mp4); faults, the end of the log, and the
 configuration. Of several runs it shows a table, and their returns side by side.
 
 The page is served on this machine only, needs no network, and is behind a token in the address. It reads the folders
