@@ -208,6 +208,7 @@ if TYPE_CHECKING:
     )
     from marlflow.trained.export import Exported, export
     from marlflow.trained.team import Team, TrainedPolicy, load
+    from marlflow.watch.run_page import RunPage
 
 __version__ = "0.1.0"
 
@@ -237,9 +238,9 @@ __all__ = [
     "PopulationChange", "Prioritized", "Problem", "Publish", "QNetwork", "Random", "RandomSeats", "Range",
     "RatingSettings", "Record", "RecordsDamaged", "RecurrentPPO", "RecurrentTorso", "RecurrentTorsoConfig", "Replay",
     "ReplayBuffer", "Report", "Reprioritize", "Reservoir", "Reset", "Resources", "Result", "Rollouts", "Rotation",
-    "RowRandom", "Rule", "RunEnd", "RunInfo", "RunPlacement", "RuntimeConfig", "RuntimeFailed", "ScheduledFloat",
-    "Scripted", "ShardedBatch", "Shards", "SnapshotEnv", "SnapshotLost", "SnapshotRules", "SplitSegments",
-    "StageFailed", "Stalled", "Stop", "StopRun", "StoreSettings", "StoredReplay", "SyncTarget", "Team",
+    "RowRandom", "Rule", "RunEnd", "RunInfo", "RunPage", "RunPlacement", "RuntimeConfig", "RuntimeFailed",
+    "ScheduledFloat", "Scripted", "ShardedBatch", "Shards", "SnapshotEnv", "SnapshotLost", "SnapshotRules",
+    "SplitSegments", "StageFailed", "Stalled", "Stop", "StopRun", "StoreSettings", "StoredReplay", "SyncTarget", "Team",
     "TorchLearner", "TorchOptimizer", "TorsoConfig", "TrackioSink", "TrainBatch", "TrainedPolicy", "Traits",
     "Transformer", "Transitions", "Trial", "Uniform", "Update", "UpdateMultiplier", "UserCodeFailed",
     "UtteranceAdvantage", "Utterances", "VTrace", "WandbSink", "WeightsMismatch", "check_environment", "evaluate",

@@ -286,7 +286,8 @@ def index(several: Sequence[Data]) -> str:
     rows = [["", "experiment", "final", "random"]]
     for data in several:
         name, film = data["experiment"], data["film"]
-        still = f"![{name}]({name}/still.webp)" if film is not None and not film["text"] else ""
+        curve = "curve.svg" if policy_curves(data) else "nash_conv.svg"
+        still = f"![{name}]({name}/{curve if film is None or film['text'] else 'still.webp'})"
         at_random = ", ".join(number(one[0]) for one in data["random"].values())
         rows.append([still, f"[{name}]({name}.md)<br>{description(name)}", _in_short(data), at_random])
     reasons = _by_value(WITHOUT_PAGE).items()

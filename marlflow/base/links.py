@@ -24,6 +24,7 @@ FILES: Final = (
     "experiment.json",
     "run.json",
     "state.json",
+    "stop_requested",
     "matrix.csv",
     "trace.json.gz",
     "sweep.csv",

@@ -88,6 +88,7 @@ NAMES_BY_MODULE: Mapping[str, str] = {
     "marlflow.observe.report": "Report RunInfo",
     "marlflow.observe.trackio": "TrackioSink",
     "marlflow.observe.wandb": "WandbSink",
+    "marlflow.watch.run_page": "RunPage",
     "marlflow.policy.actor": "Actor NetworkActor",
     "marlflow.policy.q": "QNetwork",
     "marlflow.policy.recurrent": "GRU LSTM RecurrentTorso RecurrentTorsoConfig",

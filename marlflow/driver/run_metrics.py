@@ -348,7 +348,7 @@ def _policy(totals: PolicyTotals, version: int) -> PolicyMetrics:
 
 
 def _stage(meter: Mapping[str, Any]) -> StageMetrics:
-    return {
+    stage: StageMetrics = {
         "items": meter["items"],
         "rows": meter["rows"],
         "dropped": meter["dropped"],
@@ -357,6 +357,9 @@ def _stage(meter: Mapping[str, Any]) -> StageMetrics:
         "starved_s": meter["starved_s"],
         "blocked_s": meter["blocked_s"],
     }
+    if "waiting" in meter:
+        stage["waiting"] = meter["waiting"]
+    return stage
 
 
 def metrics_of(checked: CheckedExperiment) -> RunMetrics:

@@ -57,7 +57,7 @@ class RunServices:
         report: Callable[[], None],
         save: Callable[[], Path],
     ) -> None:
-        self._checked, self._runtime, self._console = checked, runtime, console
+        self._checked, self._info, self._runtime, self._console = checked, info, runtime, console
         self._report, self._save = report, save
         self.metrics = metrics_of(checked)
         self.budget = FaultBudget(checked.experiment.faults, self.metrics, console.notice)
@@ -90,6 +90,7 @@ class RunServices:
         checked, experiment, spec = self._checked, self._checked.experiment, self._checked.spec
         metrics, budget, executor, callbacks = self.metrics, self.budget, self.executor, self.reporting.callbacks
         notices, progress = Notices(checked, metrics, self._console), DatasetProgress(spec.records)
+        notice = self._console.notice
         self.clock = clock = RunClock(lambda: evaluator.spent_s + self._match_times.total_s + nash_conv.spent_s)
         evaluator = Evaluator(
             checked, parts, metrics, budget, callbacks, self._report, notices.notify, lambda: clock.elapsed_s
@@ -99,20 +100,12 @@ class RunServices:
         scheduler = Scheduler(spec, parts, metrics)
         resets = LearnerResets(spec, self._runtime, executor, self.members, scheduler, notices.notify)
         stops = StopConditions(
-            checked, metrics, progress, budget, shutdown, time_limit, callbacks, executor, self._console.notice
+            checked, metrics, progress, budget, shutdown, time_limit, callbacks, executor, notice, self._info.run_dir
         )
         every = experiment.checkpoint.every_env_steps
         checkpoints = CheckpointTiming(every, metrics, self.checkpointer, self._save, budget)
         self.between_rounds = BetweenRounds(
-            parts.published,
-            scheduler,
-            self._dealer,
-            metrics,
-            time_limit,
-            stops,
-            checkpoints,
-            resets,
-            self._console.notice,
+            parts.published, scheduler, self._dealer, metrics, time_limit, stops, checkpoints, resets, notice
         )
         dealing = None if self._dealer is None else Dealing(self._dealer, metrics, self._match_times, nash_conv)
         services: dict[str, Service | None] = {

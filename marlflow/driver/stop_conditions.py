@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
 
 from marlflow.base.serialization import Tree
 from marlflow.config.checked import CheckedExperiment
@@ -17,11 +19,13 @@ from marlflow.driver.recording import DatasetProgress
 from marlflow.driver.run_metrics import RunMetrics
 from marlflow.driver.service import Service
 from marlflow.flow import Executor
+from marlflow.runs.run_state import STOP, is_stop_requested
 from marlflow.runtime.protocol import Runtime
 from marlflow.sampling.protocol import Round
 from marlflow.sampling.watchdog import Deadline
 
 _UPDATES_FINISH_S = 5.0
+_LOOKS_EVERY_S = 1.0
 
 
 class RunClock(Service):
@@ -107,7 +111,10 @@ def updates_finish_s(stop: Stop) -> float:
 
 
 class StopConditions(Service):
-    """Checks `stop` of the run and of each learner, signals, fault budgets, callbacks, and the end of datasets."""
+    """Checks `stop` of the run and of each learner, signals, fault budgets, callbacks, and the end of datasets.
+
+    Also whether a file in `run_dir` asks the run to stop.
+    """
 
     def __init__(
         self,
@@ -120,7 +127,9 @@ class StopConditions(Service):
         callbacks: Callbacks,
         executor: Executor,
         notify: Callable[[str], None],
+        run_dir: Path,
     ) -> None:
+        self._run_dir, self._looks_s, self._is_asked = run_dir, -math.inf, False
         self._experiment, self._spec = checked.experiment, checked.spec
         self._metrics = metrics
         self._progress = progress
@@ -136,10 +145,8 @@ class StopConditions(Service):
         stop = self._experiment.stop
         if self._budget.failure is not None:
             return "more faults than are allowed"
-        if self._shutdown.requested is not None:
-            return self._shutdown.requested
-        if self._callbacks.stop_reason is not None:
-            return self._callbacks.stop_reason
+        if asked := self._shutdown.requested or self._callbacks.stop_reason or self._request():
+            return asked
         if stop.env_steps is not None and self._metrics.env_steps >= stop.env_steps:
             return f"stop.env_steps={stop.env_steps}"
         # Checked between rounds; workers also stop a round that is running at this time.
@@ -153,6 +160,12 @@ class StopConditions(Service):
         if learners and all(name in self._ended or self._has_read_all(name) for name in learners):
             return "the end of what was recorded" if self._progress.finished else "every policy's own stop"
         return None
+
+    def _request(self) -> str | None:
+        # Rounds may be short, and folders on another machine.
+        if (now_s := time.perf_counter()) >= self._looks_s and not self._is_asked:
+            self._is_asked, self._looks_s = is_stop_requested(self._run_dir), now_s + _LOOKS_EVERY_S
+        return f"{STOP} in its folder" if self._is_asked else None
 
     async def after_round(self, round: Round) -> None:
         for name, learner in self._spec.learners.items():

@@ -17,7 +17,14 @@ from marlflow.flow.flow import Kind
 from marlflow.flow.meters import Condition, Hook
 from marlflow.flow.plan import AnyPlan, Together
 from marlflow.flow.protocols import BeginsAhead
-from marlflow.flow.state import ConvertItem, load_network_state, network_state, restart_plan, stage_metrics
+from marlflow.flow.state import (
+    ConvertItem,
+    load_network_state,
+    network_state,
+    queued_items,
+    restart_plan,
+    stage_metrics,
+)
 
 
 class RoundPause:
@@ -201,7 +208,13 @@ class Executor:
     # -- looking ------------------------------------------------------------------------------------------------
 
     def meters(self) -> dict[str, dict[str, Any]]:
-        """Return each stage's metrics by `plan/stage`; buffers have no times."""
+        """Return each stage's metrics by `plan/stage`; buffers have no times, and the items `waiting` in them now."""
+        metrics = self._totals()
+        for stage, items in queued_items(self._network).items():
+            metrics[stage]["waiting"] = items
+        return metrics
+
+    def _totals(self) -> dict[str, dict[str, Any]]:
         self._update_clocks()
         return stage_metrics(self._network, self._metered_before)
 
@@ -215,7 +228,7 @@ class Executor:
 
     def state(self, save_item: ConvertItem) -> dict[str, Any]:
         """Return paces, waiting items (by `save_item`) and metrics as plain data; call at rest."""
-        return {**network_state(self._network, save_item), "meters": self.meters()}
+        return {**network_state(self._network, save_item), "meters": self._totals()}
 
     def load_state(self, state: Mapping[str, Any], restore_item: ConvertItem) -> None:
         """Restore `state` before `run`; raises CheckpointUnusable for another plan's."""

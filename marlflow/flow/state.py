@@ -30,6 +30,11 @@ def stage_metrics(network: Network, before: Mapping[str, Mapping[str, Any]]) -> 
     return metrics
 
 
+def queued_items(network: Network) -> dict[str, int]:
+    """Return the number of items that wait in each queue and branch of a fork, by `plan/stage`."""
+    return {str(edge.stage): len(edge.items) for edge in network.edges if edge.stage is not None}
+
+
 def _stage_meter(cell: Cell, position: int) -> Meter:
     meter, clock = cell.meters[position], cell.clock
     busy_s, starved_s, blocked_s, _ = clock.spent_s

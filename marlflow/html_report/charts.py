@@ -26,6 +26,8 @@ MOST_COLORED = COLORS * len(_DASHES)
 MOST_WITH_BANDS = 7
 """Number of groups up to which bands and single runs are drawn; of more, nothing could be told apart."""
 _WIDTH, _HEIGHT = 4.6, 2.9  # inches of 72 units
+_LEGEND_CHARACTERS, _SIGN_CHARACTERS = 66, 9
+"""Characters of a legend in one line, and those that have room in the sign of an entry."""
 _MOST_POINTS = 300
 # Of the axis of time: seconds in a unit, from this many seconds on.
 _TIME_UNITS = ((7200.0, 3600.0, "h"), (120.0, 60.0, "min"), (0.0, 1.0, "s"))
@@ -98,8 +100,12 @@ def drawn_curves(
         label_ticks(axes.xaxis)
         axes.set_xlabel(label, color=_INK)
         axes.set_ylabel(returns, color=_INK, parse_math=False)
-        if axes.get_legend_handles_labels()[1]:
-            axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, frameon=False, labelcolor=_INK, borderpad=0)
+        if titles := axes.get_legend_handles_labels()[1]:
+            # Wider legends would take the width from the axes.
+            columns = max(1, min(3, _LEGEND_CHARACTERS // (max(map(len, titles)) + _SIGN_CHARACTERS)))
+            axes.legend(
+                loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, frameon=False, labelcolor=_INK, borderpad=0
+            )
 
     return _drawn(draw, name)
 

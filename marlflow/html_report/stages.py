@@ -12,6 +12,7 @@ from marlflow.html_report.runs import ReportedRun, number, section
 _BOX = re.compile(r'\s*subgraph \w+\["(?P<title>.*)"\]')
 _NODE = re.compile(r'\s*(?P<id>\w+)(?P<shape>\(\[|\[\(|\[/|\{\{|\[)"(?P<label>.*)"')
 _ARROW = re.compile(r'\s*(?P<start>\w+) -\.?->(?:\|"(?P<text>.*)"\|)? (?P<end>\w+)$')
+_CAPACITY = re.compile(r"\((?P<items>\d+)(, drop_oldest)?\)$")
 _ENTITIES = {"#quot;": '"', "#lt;": "<", "#gt;": ">", "<br/>": "\n", "#35;": "#"}
 
 
@@ -23,6 +24,12 @@ class PlanStage:
     place: str
     is_queue: bool
     arrows: tuple[str, ...]
+
+    @property
+    def capacity(self) -> int | None:
+        """Items that fit into a queue, which its label has: `newest(4, drop_oldest)`; None for other stages."""
+        found = _CAPACITY.search(self.label) if self.is_queue else None
+        return int(found["items"]) if found else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,6 +81,7 @@ class StageMetrics(TypedDict):
     busy_s: float
     starved_s: float  # waiting for input
     blocked_s: float  # waiting for room
+    waiting: NotRequired[int]  # items, in queues and branches of forks only
 
 
 class RolloutMetrics(TypedDict):

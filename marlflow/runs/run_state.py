@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ LOCK: Final = ".lock"
 """The file in a run's folder that its process locks."""
 STATE: Final = "state.json"
 """The file in a run's folder that says how far it is."""
+STOP: Final = "stop_requested"
+"""The file in a run's folder that asks it to stop."""
 _FORMAT = "marlflow run state 1"
 _LONGEST_REASON = 600
 
@@ -43,7 +46,12 @@ UNKNOWN: Final = RunState("unknown")
 
 
 def write_state(run_dir: Path, name: StateName, reason: str = "") -> None:
-    """Write the state of a run from now on; if it cannot be written, only the log says so."""
+    """Write the state of a run from now on; if it cannot be written, only the log says so.
+
+    A request to stop was to the run as it was before.
+    """
+    with suppress(OSError):
+        (run_dir / STOP).unlink()
     values = {"format": _FORMAT, "state": name, "reason": reason, "since_s": time.time()}
     partial = run_dir / f"{STATE}.partial"
     try:
@@ -53,6 +61,22 @@ def write_state(run_dir: Path, name: StateName, reason: str = "") -> None:
         log.info("%s cannot be written: %s", run_dir / STATE, error)
         with suppress(OSError):
             partial.unlink()
+
+
+def request_stop(run_dir: Path) -> None:
+    """Ask the process of a run to stop and save, after its round; raises OSError.
+
+    A file reaches exactly this run, on any machine: a process number may be that of another process by now, and one
+    process may run several jobs of a sweep.
+    """
+    with suppress(FileExistsError):
+        # Exclusively: not through a link that somebody has put there.
+        os.close(os.open(run_dir / STOP, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+
+
+def is_stop_requested(run_dir: Path) -> bool:
+    """Return whether a run is asked to stop."""
+    return (run_dir / STOP).is_file()
 
 
 def reason_of(error: BaseException) -> str:

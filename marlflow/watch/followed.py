@@ -13,8 +13,9 @@ from marlflow.base.links import check_links
 from marlflow.html_report.runs import PLAN, configuration, number, section
 from marlflow.html_report.stages import PlanBox, PlanStage, plan_boxes
 from marlflow.observe.sinks import METRICS
-from marlflow.runs.run_state import UNKNOWN, run_state
+from marlflow.runs.run_state import UNKNOWN, is_stop_requested, run_state
 from marlflow.runs.saved_runs import EXPERIMENT
+from marlflow.watch.films import Film, newest_film
 
 LOG: Final = "run.log"
 MOST_POINTS: Final = 400
@@ -57,6 +58,8 @@ class FollowedRun:
         self.boxes: Sequence[PlanBox] = ()
         self.log: Sequence[str] = ()
         self.config: Mapping[str, Any] = {}
+        self.film: Film | None = None
+        self.is_stopping = False
         self._stamps: dict[str, tuple[int, int, int]] = {}
         self._forget()
 
@@ -69,9 +72,9 @@ class FollowedRun:
     def read(self) -> bool:
         """Read new reports, the plan, the state and the end of the log; return whether anything has changed."""
         changed = self._read_reports()
-        state = run_state(self.folder)
-        if state != self.state:
-            self.state, changed = state, True
+        now = run_state(self.folder), newest_film(self.folder), is_stop_requested(self.folder)
+        if now != (self.state, self.film, self.is_stopping):
+            (self.state, self.film, self.is_stopping), changed = now, True
         if self._is_new(PLAN):
             self.boxes, changed = plan_boxes(_text(self.folder / PLAN)), True
         if self._is_new(EXPERIMENT):
@@ -130,6 +133,7 @@ class FollowedRun:
             "name": self.name,
             "state": self.state.name,
             "reason": self.state.reason,
+            "is_stopping": self.is_stopping,
             "env_steps": number(self.last, "env_steps") or 0,
             "of_env_steps": number(self.config, "stop", "env_steps"),
             "time_s": number(self.last, "time_s") or 0.0,
@@ -143,8 +147,19 @@ class FollowedRun:
         return {
             "curves": {name: curve.points for name, curve in self.curves.items()},
             "plan": [self._box(box) for box in self.boxes],
+            "film": None if self.film is None else self._film(self.film),
             "log": list(self.log),
             "config": list(_flat(self.config)),
+        }
+
+    @staticmethod
+    def _film(film: Film) -> dict[str, Any]:
+        # What is new has another address, so that a browser asks for it.
+        return {
+            "name": film.path.name,
+            "env_steps": film.env_steps,
+            "type": film.media_type,
+            "written": str(film.written_ns),
         }
 
     def _box(self, box: PlanBox) -> dict[str, Any]:
@@ -165,6 +180,9 @@ class FollowedRun:
             "items_per_s": self._rate(now.get("items"), before.get("items")),
             "rows_per_s": self._rate(now.get("rows"), before.get("rows")),
             "dropped": number(now, "rows_dropped") or 0,
+            # It was counted when the report was made: of a run that has ended, it says nothing.
+            "waiting": number(now, "waiting") if self.state.name == "running" else None,
+            "capacity": stage.capacity,
             **shares,
         }
 

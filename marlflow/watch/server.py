@@ -1,4 +1,4 @@
-"""The server of the page: on loopback, behind a token, and reading only."""
+"""The server of the page: on loopback, behind a token, and reading only unless it may ask runs to stop."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 import secrets
+import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
@@ -19,6 +20,9 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from marlflow.base.errors import ConfigInvalid
+from marlflow.runs.run_state import request_stop, run_state
+from marlflow.watch.films import newest_film
 from marlflow.watch.followed import FollowedRun
 
 HOST: Final = "127.0.0.1"
@@ -26,7 +30,7 @@ _PAGE = Path(__file__).with_name("page")
 COOKIE: Final = "marlflow_watch"
 _SAFE = {
     "Content-Security-Policy": (
-        "default-src 'self'; img-src data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+        "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -39,13 +43,16 @@ class WatchServer:
 
     token: what the address has to have once; a cookie has it from then on.
     every_s: seconds from one look at the folders to the next.
+    control: whether pages have a button that asks a run to stop; without it nothing is ever changed.
     """
 
-    def __init__(self, runs: Sequence[FollowedRun], token: str, every_s: float = 1.0) -> None:
-        self.runs, self.token, self.every_s = runs, token, every_s
+    def __init__(self, runs: Sequence[FollowedRun], token: str, every_s: float = 1.0, control: bool = False) -> None:
+        self.runs, self.token, self.every_s, self.control = runs, token, every_s, control
         self.versions = [0] * len(runs)
         # Runs are read in a thread, and told by the loop that serves pages.
         self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._open_pages = 0
         self.look()
 
     def look(self) -> None:
@@ -55,16 +62,22 @@ class WatchServer:
                 self.versions[place] += run.read()
 
     async def keep_looking(self) -> None:
-        """Look at all runs again and again, outside of the loop that serves pages."""
-        while True:
-            await asyncio.sleep(self.every_s)
-            await asyncio.to_thread(self.look)
+        """Look at all runs while a page is open, until `close`, outside of the loop that serves pages."""
+        while not await asyncio.to_thread(self._closed.wait, self.every_s):
+            if self._open_pages:
+                await asyncio.to_thread(self.look)
+
+    def close(self) -> None:
+        """End `keep_looking`, and so `serve`, from any thread."""
+        self._closed.set()
 
     def app(self) -> Starlette:
         """Return the application."""
         routes = [
             Route("/", self._guarded(self._page)),
             Route("/events", self._guarded(self._events)),
+            Route("/film", self._guarded(self._film)),
+            *([Route("/stop", self._guarded(self._stop), methods=["POST"])] if self.control else ()),
             *(Route(f"/{name}", self._guarded(_file(name))) for name in ("watch.js", "watch.css")),
         ]
         # A name that resolves to loopback is no way in for pages of other sites.
@@ -95,24 +108,53 @@ class WatchServer:
         return FileResponse(_PAGE / "index.html")
 
     async def _events(self, request: Request) -> Response:
-        asked = request.query_params.get("run", "0")
-        chosen = int(asked) if asked.isdecimal() and int(asked) < len(self.runs) else 0
-        return StreamingResponse(self._changes(chosen), media_type="text/event-stream")
+        return StreamingResponse(self._changes(self._chosen(request) or 0), media_type="text/event-stream")
+
+    def _chosen(self, request: Request) -> int | None:
+        """Return which run a request is about; a request has a number, and no path."""
+        asked = request.query_params.get("run", "")
+        return next((place for place in range(len(self.runs)) if str(place) == asked), None)
+
+    async def _film(self, request: Request) -> Response:
+        chosen = self._chosen(request)
+        film = None if chosen is None else newest_film(self.runs[chosen].folder)
+        if film is None:
+            return PlainTextResponse("There is no film.", 404)
+        return FileResponse(film.path, media_type=film.media_type)
+
+    async def _stop(self, request: Request) -> Response:
+        # Cookies are sent with requests of other pages of this host, too, on whatever port; their origin is another.
+        if request.headers.get("origin") != f"http://{request.headers.get('host')}":
+            return PlainTextResponse("Only the page itself can ask for this.", 403)
+        chosen = self._chosen(request)
+        if chosen is None or run_state(self.runs[chosen].folder).name != "running":
+            return PlainTextResponse("This run is not running.", 409)
+        try:
+            request_stop(self.runs[chosen].folder)
+        except OSError as error:
+            return PlainTextResponse(f"The run's folder cannot be written to: {error.strerror}.", 409)
+        return Response(status_code=204)
 
     async def _changes(self, chosen: int) -> AsyncIterator[str]:
         """Yield all runs, then those that change; of the chosen one also the details."""
         told = [-1] * len(self.runs)
-        while True:
-            for place, run in enumerate(self.runs):
-                if told[place] != self.versions[place]:
-                    with self._lock:
-                        told[place] = self.versions[place]
-                        details = {"details": run.details()} if place == chosen else {}
-                        news = _json({"run": place, "runs": len(self.runs), **run.summary(), **details})
-                    yield f"data: {news}\n\n"
-            # A comment, by which the server notices that a page is closed.
-            yield ": \n\n"
-            await asyncio.sleep(self.every_s)
+        self._open_pages += 1
+        try:
+            await asyncio.to_thread(self.look)
+            while not self._closed.is_set():
+                for place, run in enumerate(self.runs):
+                    if told[place] != self.versions[place]:
+                        with self._lock:
+                            told[place] = self.versions[place]
+                            details = {"details": run.details()} if place == chosen else {}
+                            of_all = {"run": place, "runs": len(self.runs), "control": self.control}
+                            news = _json({**of_all, **run.summary(), **details})
+                        yield f"data: {news}\n\n"
+                # A comment, by which the server notices that a page is closed.
+                yield ": \n\n"
+                await asyncio.sleep(self.every_s)
+        finally:
+            self._open_pages -= 1
 
 
 def _file(name: str) -> Callable[[Request], Awaitable[Response]]:
@@ -135,27 +177,34 @@ def _finite(values: Any) -> Any:
     return None if isinstance(values, float) and not math.isfinite(values) else values
 
 
-def serve(runs: Sequence[FollowedRun], port: int, say: Callable[[str], None], every_s: float = 1.0) -> None:
-    """Serve the page on loopback until interrupted; `port` 0 is any free one. `say` is given its address."""
-    watch = WatchServer(runs, secrets.token_urlsafe(16), every_s)
+def serve(watch: WatchServer, port: int, say: Callable[[str], None]) -> None:
+    """Serve the page on loopback until interrupted, or `watch.close()`; `port` 0 is any free one.
+
+    `say` is given its address. Raises ConfigInvalid if the port cannot be had.
+    """
+    try:
+        listening = socket.create_server((HOST, port))
+    except OSError as error:
+        raise ConfigInvalid(
+            [f"port {port} of {HOST} cannot be used: {error.strerror}; port=0 takes any free one"]
+        ) from error
 
     async def main() -> None:
-        config = uvicorn.Config(watch.app(), host=HOST, port=port, log_level="error", timeout_graceful_shutdown=1)
+        config = uvicorn.Config(watch.app(), log_level="error", timeout_graceful_shutdown=2)
         server = uvicorn.Server(config)
-        serving = asyncio.create_task(server.serve())
+        serving = asyncio.create_task(server.serve([listening]))
         while not server.started and not serving.done():
             await asyncio.sleep(0.02)
         if server.started:
-            bound = server.servers[0].sockets[0].getsockname()[1]
-            say(f"http://{HOST}:{bound}/?token={watch.token}")
+            say(f"http://{HOST}:{listening.getsockname()[1]}/?token={watch.token}")
         looking = asyncio.create_task(watch.keep_looking())
-        # Without looks the page would say that it is live, and show nothing new.
-        await asyncio.wait({serving, looking}, return_when=asyncio.FIRST_COMPLETED)
-        if looking.done():
-            server.should_exit = True
-            await serving
-            looking.result()
-        looking.cancel()
+        # Without looks the page would say that it is live, and show nothing new. Open pages end before the server.
+        while not (serving.done() or looking.done() or server.should_exit):
+            await asyncio.wait({serving, looking}, timeout=0.5, return_when=asyncio.FIRST_COMPLETED)
+        watch.close()
+        server.should_exit = True
         await serving
+        await looking
 
-    asyncio.run(main())
+    with listening:
+        asyncio.run(main())

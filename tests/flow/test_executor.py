@@ -165,6 +165,18 @@ def test_followers_end_when_the_side_that_earns_their_turns_has() -> None:
     assert executor.meters()["dqn/queue"]["dropped"] == executor.meters()["dqn/replay"]["items"] - 3
 
 
+def test_what_waits_in_a_queue_is_counted_at_the_moment_and_not_added_up() -> None:
+    seen: list[int] = []
+    plan = mf.Plan("p", mf.source(Count(5), name="Read").queue(3).then(lambda n: n, name="Use"))
+    executor = Executor(plan, lambda _, __: seen.append(executor.meters()["p/queue"]["waiting"]))
+    executor.run_sync()
+    assert len(seen) == 5
+    assert max(seen) <= 3
+    assert executor.meters()["p/queue"]["waiting"] == 0
+    assert "waiting" not in executor.meters()["p/Use"]
+    assert "waiting" not in executor.state(lambda item: item)["meters"]["p/queue"]
+
+
 def test_a_stall_names_each_stage_and_what_it_waits_for() -> None:
     route = mf.source(Count(4), name="Read").split(lambda n: [("x", n)], ["x", "y"], name="ByPolicy")
     plan = mf.Plan("p", mf.merge(mf.InTurn(x=1, y=1), x=route["x"], y=route["y"]))

@@ -7,9 +7,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from marlflow.base.errors import InvalidInput
-from marlflow.runs.run_state import LOST, write_state
+from marlflow.runs.run_state import LOCK, LOST, write_state
 from marlflow.watch.followed import MOST_POINTS, Curve, FollowedRun
 from tests.html_report.written import config, policy, report, write_run
 
@@ -70,6 +71,20 @@ def test_the_plan_has_the_queue_and_where_stages_run(tmp_path: Path) -> None:
     queue, learn = prey["rows"][0]
     assert queue["queue"]
     assert (learn["label"], learn["at"], learn["busy"]) == ("Learn(epochs=4)", "at learner prey", None)
+
+
+def test_a_running_run_shows_how_full_its_queues_are(tmp_path: Path) -> None:
+    values = {"stages": {"prey/queue": {"items": 9, "waiting": 3}}}
+    run = write_run(tmp_path / "run", [report(100, {"prey": policy(trained=1.0)}, **values)], config())
+    write_state(run, "running")
+    followed = FollowedRun(run, "run")
+    with FileLock(run / LOCK):
+        followed.read()
+        queue, learn = followed.details()["plan"][1]["rows"][0]
+        assert (queue["label"], queue["waiting"], queue["capacity"]) == ("queue(4)", 3, 4)
+        assert (learn["waiting"], learn["capacity"]) == (None, None)
+    followed.read()
+    assert followed.details()["plan"][1]["rows"][0][0]["waiting"] is None
 
 
 def test_a_killed_run_says_so(tmp_path: Path) -> None:

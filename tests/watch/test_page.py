@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
+import socket
 import subprocess
 import sys
 import threading
@@ -16,8 +18,10 @@ from typing import Any, NamedTuple
 
 import pytest
 import uvicorn
+from filelock import FileLock
 
-from marlflow.runs.run_state import write_state
+from marlflow.base.errors import ConfigInvalid
+from marlflow.runs.run_state import LOCK, STATE, STOP, is_stop_requested, write_state
 from marlflow.watch.followed import FollowedRun
 from marlflow.watch.server import COOKIE, HOST, WatchServer, serve
 from tests.html_report import browser
@@ -28,9 +32,9 @@ WAIT_S = 60
 
 
 @contextmanager
-def served(*folders: Path) -> Iterator[tuple[WatchServer, int]]:
+def served(*folders: Path, control: bool = False) -> Iterator[tuple[WatchServer, int]]:
     """Serve runs in a thread; yields the watch and its port."""
-    watch = WatchServer([FollowedRun(folder, folder.name) for folder in folders], TOKEN, every_s=0.1)
+    watch = WatchServer([FollowedRun(folder, folder.name) for folder in folders], TOKEN, every_s=0.1, control=control)
     server = uvicorn.Server(uvicorn.Config(watch.app(), host=HOST, port=0, log_level="error"))
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -76,7 +80,23 @@ def cookie(port: int, token: str = TOKEN) -> dict[str, str]:
     return {"Cookie": f"{COOKIE}_{port}={token}"}
 
 
-@pytest.mark.parametrize("path", ["/", "/events", "/watch.js", "/?token=wrong", "/events?token=a-token"])
+def origin(port: int) -> dict[str, str]:
+    return {"Origin": f"http://{HOST}:{port}"}
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[None]:
+    """Hold the lock of a run's folder, as its process does."""
+    write_state(folder, "running")
+    with FileLock(folder / LOCK):
+        yield
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name not in (LOCK, STATE)}
+
+
+@pytest.mark.parametrize("path", ["/", "/events", "/film", "/watch.js", "/?token=wrong", "/events?token=a-token"])
 def test_nothing_is_served_without_the_token(path: str, tmp_path: Path) -> None:
     with served(*runs(tmp_path, 1)) as (_, port):
         refused = answer(port, path)
@@ -97,6 +117,86 @@ def test_other_names_of_this_machine_and_other_methods_are_refused(tmp_path: Pat
     with served(*runs(tmp_path, 1)) as (_, port):
         assert answer(port, "/", Host="rebound.example", **cookie(port)).status == 400
         assert answer(port, "/", method="POST", **cookie(port)).status == 405
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
+@pytest.mark.parametrize("path", ["/", "/events", "/film", "/stop", "/stop?run=0", "/watch.js"])
+def test_without_control_no_request_changes_anything(method: str, path: str, tmp_path: Path) -> None:
+    (folder,) = runs(tmp_path, 1)
+    before = contents(folder)
+    with running(folder), served(folder) as (_, port):
+        assert answer(port, path, method, **cookie(port), **origin(port)).status in (404, 405)
+    assert contents(folder) == before
+
+
+def test_with_control_only_the_page_itself_asks_a_running_run_to_stop(tmp_path: Path) -> None:
+    folder, ended = runs(tmp_path, 2)
+    with running(folder), served(folder, ended, control=True) as (watch, port):
+        foreign = [{}, {"Origin": "null"}, {"Origin": f"http://{HOST}:{port + 1}"}, {"Origin": "http://other.example"}]
+        for headers in foreign:
+            assert answer(port, "/stop?run=0", "POST", **cookie(port), **headers).status == 403
+        assert answer(port, "/stop?run=0", "POST", **origin(port)).status == 403  # no token
+        assert answer(port, "/stop?run=0", "POST", **cookie(port, "wrong"), **origin(port)).status == 403
+        assert answer(port, "/stop?run=0", "GET", **cookie(port), **origin(port)).status == 405
+        for other in ("1", "2", "-1", "", "..", "0/../1", str(folder)):
+            assert answer(port, f"/stop?run={other}", "POST", **cookie(port), **origin(port)).status == 409
+        assert not is_stop_requested(folder)
+        assert answer(port, "/stop?run=0", "POST", **cookie(port), **origin(port)).status == 204
+        assert is_stop_requested(folder)
+        assert not is_stop_requested(ended)
+        watch.look()
+        assert watch.runs[0].summary()["is_stopping"]
+        assert answer(port, "/stop?run=0", "POST", **cookie(port), **origin(port)).status == 204  # asked twice
+
+
+def test_a_request_to_stop_is_not_written_through_a_link(tmp_path: Path) -> None:
+    (folder,) = runs(tmp_path, 1)
+    with running(folder), served(folder, control=True) as (_, port):
+        (folder / STOP).symlink_to(tmp_path / "elsewhere")
+        assert answer(port, "/stop?run=0", "POST", **cookie(port), **origin(port)).status == 204
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def film(folder: Path, name: str, data: bytes = b"a film", checkpoint: int = 200) -> Path:
+    """A film as `marlflow play --video` writes it, with its description."""
+    (folder / name).write_bytes(data)
+    described = {"video": name, "checkpoint": checkpoint}
+    (folder / name).with_suffix(".json").write_text(json.dumps(described), encoding="utf-8")
+    return folder / name
+
+
+def test_the_newest_film_is_served(tmp_path: Path) -> None:
+    (folder,) = runs(tmp_path, 1)
+    with served(folder) as (watch, port):
+        assert answer(port, "/film?run=0", **cookie(port)).status == 404
+        os.utime(film(folder, "old.webm", b"old"), ns=(1, 1))
+        film(folder, "new.mp4", b"new", checkpoint=300)
+        watch.look()
+        shown = watch.runs[0].details()["film"]
+        assert (shown["name"], shown["env_steps"], shown["type"]) == ("new.mp4", 300, "video/mp4")
+        given = answer(port, f"/film?run=0&written={shown['written']}", **cookie(port))
+        assert (given.status, given.headers["content-type"], given.body) == (200, "video/mp4", b"new")
+        assert answer(port, "/film?run=0").status == 403
+
+
+def test_only_films_of_the_folder_itself_are_served(tmp_path: Path) -> None:
+    folder, other = runs(tmp_path, 2)
+    secret = film(tmp_path, "secret.mp4", b"secret")
+    (folder / "linked.mp4").symlink_to(secret)
+    (folder / "linked.json").write_text('{"video": "linked.mp4", "checkpoint": 1}', encoding="utf-8")
+    film(folder, "page.html", b"<script>")
+    film(other, "another.gif")
+    (folder / "bare.mp4").write_bytes(b"not described")
+    (folder / "named.mp4").write_bytes(b"described as another")
+    (folder / "named.json").write_text('{"video": "../secret.mp4", "checkpoint": 1}', encoding="utf-8")
+    (folder / "folder.mp4").mkdir()
+    film(folder, "growing.mp4")
+    os.utime(folder / "growing.mp4", ns=(2**62, 2**62))  # written after its description: a new one is under way
+    with served(folder) as (_, port):
+        for asked in ("0", "1", "..", "../run_1", str(other), "0&name=../secret.mp4", "0/../../secret.mp4"):
+            assert answer(port, f"/film?run={asked}", **cookie(port)).status == 404
+        for path in ("/film/../secret.mp4", "/secret.mp4", "/film/linked.mp4", "/linked.mp4", "/../secret.mp4"):
+            assert answer(port, path, **cookie(port)).status == 404
 
 
 def test_events_have_the_details_of_the_chosen_run_and_then_what_is_new(tmp_path: Path) -> None:
@@ -156,18 +256,42 @@ def test_the_command_prints_its_address_and_ends_by_an_interrupt(tmp_path: Path)
     assert (process.returncode, errors) == (130, "interrupted\n")
 
 
+def test_a_port_in_use_is_one_sentence(tmp_path: Path) -> None:
+    with socket.create_server((HOST, 0)) as taken:
+        port = taken.getsockname()[1]
+        watch = WatchServer([FollowedRun(runs(tmp_path, 1)[0], "run")], TOKEN)
+        with pytest.raises(ConfigInvalid, match=f"port {port} of 127.0.0.1 cannot be used: .*; port=0 takes any free"):
+            serve(watch, port, str)
+
+
 def test_a_look_that_fails_ends_the_server_with_its_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     followed = FollowedRun(runs(tmp_path, 1)[0], "run")
     looks = []
 
     def read() -> bool:
         looks.append(1)
-        if len(looks) > 1:
+        if len(looks) > 2:
             raise RuntimeError("the plan cannot be read")
         return True
 
-    monkeypatch.setattr(followed, "read", read)
     said: list[str] = []
+    opened: list[threading.Thread] = []
+
+    def say(address: str) -> None:
+        said.append(address)
+        port = int(address.split(":")[2].split("/", maxsplit=1)[0])
+        opened.append(threading.Thread(target=answer, args=(port, "/events"), kwargs=cookie(port)))
+        opened[0].start()
+
+    monkeypatch.setattr(followed, "read", read)
     with pytest.raises(RuntimeError, match="the plan cannot be read"):
-        serve([followed], 0, said.append, every_s=0.05)
+        serve(WatchServer([followed], TOKEN, every_s=0.05), 0, say)
+    opened[0].join()
     assert said[0].startswith(f"http://{HOST}:")
+
+
+def test_nothing_is_read_while_no_page_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    followed = FollowedRun(runs(tmp_path, 1)[0], "run")
+    watch = WatchServer([followed], TOKEN, every_s=0.01)
+    monkeypatch.setattr(followed, "read", lambda: pytest.fail("nobody looks"))
+    serve(watch, 0, lambda _: threading.Timer(0.3, watch.close).start())

@@ -48,6 +48,14 @@ function ticks(low, high, most) {
   return found;
 }
 
+// As short as tells them apart.
+function labels(values) {
+  const texts = values.map((value) => short(Math.abs(value) < 1e-12 ? 0 : value));
+  if (new Set(texts).size === texts.length) return texts;
+  const digits = Math.max(0, -Math.floor(Math.log10(values[1] - values[0])));
+  return values.map((value) => value.toLocaleString("en-US", { maximumFractionDigits: digits }));
+}
+
 // Draw series [{name, points: [[env steps, value], ...]}, ...] into one picture.
 function chart(title, series) {
   let low = Infinity, high = -Infinity, end = 1;
@@ -62,9 +70,10 @@ function chart(title, series) {
   const x = (steps) => LEFT + (steps / end) * (WIDTH - LEFT - RIGHT);
   const y = (value) => HEIGHT - BOTTOM - ((value - low) / (high - low)) * (HEIGHT - BOTTOM - TOP);
   const svg = drawn("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `${title} by env steps` });
-  for (const value of ticks(low, high, 4)) {
+  const values = ticks(low, high, 4), texts = labels(values);
+  for (const [place, value] of values.entries()) {
     svg.append(drawn("line", { class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: y(value), y2: y(value) }));
-    svg.append(drawn("text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, short(Math.abs(value) < 1e-12 ? 0 : value)));
+    svg.append(drawn("text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, texts[place]));
   }
   for (const steps of ticks(0, end, 4)) {
     svg.append(drawn("text", { x: x(steps), y: HEIGHT - 6, "text-anchor": x(steps) > WIDTH - 40 ? "end" : "middle" }, short(steps)));
@@ -125,10 +134,38 @@ function showRun() {
   $("state").replaceChildren(state, ` · ${steps} · ${short(run.env_steps_per_s)}/s · ${duration(run.time_s)}`);
   $("plan").replaceChildren(...details.plan.map(box));
   $("curves").replaceChildren(...pictures(details.curves));
+  showStop(run);
+  showFilm(details.film);
   const faults = Object.entries(run.faults);
   $("faults").textContent = faults.length ? faults.map(([name, count]) => `${name.replaceAll("_", " ")} ${count}`).join(", ") : "No faults.";
   $("log").textContent = details.log.join("\n");
   showConfig();
+}
+
+function showStop(run) {
+  $("stop").hidden = !run.control || run.state !== "running";
+  $("stop").disabled = run.is_stopping;
+  $("stop").textContent = run.is_stopping ? "Stopping after this round …" : "Stop and save";
+}
+
+async function stop() {
+  const run = runs[chosen], place = chosen;
+  if (!confirm(`Stop ${run.name}? It finishes its round, saves a checkpoint and evaluates; marlflow resume continues it.`)) return;
+  const answer = await fetch(`stop?run=${place}`, { method: "POST" });
+  if (!answer.ok) alert(await answer.text());
+}
+
+// A film that plays is left alone until there is another one.
+function showFilm(film) {
+  $("film-section").hidden = !film;
+  const address = film ? `film?run=${chosen}&written=${film.written}` : "";
+  if ($("film").dataset.address === address) return;
+  $("film").dataset.address = address;
+  if (!film) { $("film").replaceChildren(); return; }
+  const shown = film.type.startsWith("image/") ? element("img", { src: address, alt: film.name })
+    : element("video", { src: address, controls: "", loop: "", playsinline: "", preload: "auto" });
+  shown.muted = true;
+  $("film").replaceChildren(shown, element("figcaption", { class: "muted" }, `${film.name}, the policies at ${whole(film.env_steps)} env steps`));
 }
 
 function box(plan) {
@@ -149,6 +186,11 @@ function stageBox(stage) {
   const made = element("div", { class: `stage${stage.queue ? " queue" : ""}${pressed}` }, element("b", {}, stage.label));
   if (stage.at) made.append(element("small", {}, stage.at));
   if (stage.rows_per_s !== null) made.append(element("small", {}, `${short(stage.items_per_s)} items, ${short(stage.rows_per_s)} rows/s`));
+  if (stage.waiting !== null && stage.capacity) {
+    const fill = element("i", { class: stage.waiting < stage.capacity ? "busy" : "blocked" });
+    fill.style.width = `${(100 * stage.waiting) / stage.capacity}%`;
+    made.append(element("small", {}, `${stage.waiting} of ${stage.capacity} waiting`), element("div", { class: "stack" }, fill));
+  }
   if (stage.dropped) made.append(element("small", {}, `${whole(stage.dropped)} rows dropped`));
   for (const name of stage.arrows) made.append(element("small", {}, `→ ${name}`));
   if (stage.busy !== null && !stage.queue) {
@@ -192,5 +234,6 @@ function choose(place) {
   };
 }
 
+$("stop").addEventListener("click", stop);
 $("filter").addEventListener("input", showConfig);
 choose(0);

@@ -1,0 +1,61 @@
+"""The film that a page shows of a run: the newest that `marlflow play --video` has written into its folder."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+FILMS: Final = {".mp4": "video/mp4", ".webm": "video/webm", ".gif": "image/gif"}
+"""Types of films by the ending of their files' names."""
+_MOST_BYTES = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Film:
+    """A film in a run's folder, the env steps of the checkpoint that it shows, and when it was written."""
+
+    path: Path
+    env_steps: int
+    written_ns: int
+
+    @property
+    def media_type(self) -> str:
+        """Its type, by which a browser shows it."""
+        return FILMS[self.path.suffix]
+
+
+def newest_film(folder: Path) -> Film | None:
+    """Return the newest film that lies in `folder` itself and is no link; None if there is none.
+
+    Beside a whole film lies its description, `<name>.json`, which names it and is written after it.
+    """
+    films = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if Path(entry.name).suffix in FILMS and entry.is_file(follow_symlinks=False):
+                    films.append(_film(Path(entry.path)))
+    except OSError:
+        return None
+    return max((film for film in films if film is not None), key=lambda film: film.written_ns, default=None)
+
+
+def _film(path: Path) -> Film | None:
+    try:
+        beside = path.with_suffix(".json")
+        written_ns, described = path.stat().st_mtime_ns, beside.stat(follow_symlinks=False)
+        if beside.is_symlink() or described.st_mtime_ns < written_ns or described.st_size > _MOST_BYTES:
+            return None
+        values: Any = json.loads(beside.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    if (
+        not isinstance(values, dict)
+        or values.get("video") != path.name
+        or not isinstance(values.get("checkpoint"), int)
+    ):
+        return None
+    return Film(path, values["checkpoint"], written_ns)
