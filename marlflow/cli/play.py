@@ -125,7 +125,7 @@ COMMAND = Command(
     (
         Option(
             "video",
-            "write a video: .mp4, .webm or .gif; with the seeds and returns in a .json next to it",
+            "write a video: .mp4, .webm, .gif or .webp; with the seeds and returns in a .json next to it",
             value="FILE",
         ),
         Option("episodes", "episodes to play", "whole number", "N", 3, low=1),

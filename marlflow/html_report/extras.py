@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from marlflow.league.standings import Standings
 
 # MIME types by file name ending; the page shows pictures as <img>, all others as <video>.
-_MEDIA = {".mp4": "video/mp4", ".webm": "video/webm", ".gif": "image/gif"}
+_MEDIA = {".mp4": "video/mp4", ".webm": "video/webm", ".gif": "image/gif", ".webp": "image/webp"}
 _EMBEDDED_BYTES, _ALL_EMBEDDED_BYTES = 3_000_000, 30_000_000
 
 

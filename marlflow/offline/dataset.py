@@ -36,9 +36,9 @@ class Dataset:
     mark: int = 0
     """Identifies the dataset: a hash of its files' names and sizes."""
 
-    def read(self, fragment: DatasetFragment) -> Batch:
-        """Return a fragment's rows as collected; raises RecordsDamaged with the file."""
-        return Batch(*(self._columns(fragment, ending) for ending in (ROWS, SEGMENTS)))
+    def read(self, fragment: DatasetFragment, columns: Sequence[str] | None = None) -> Batch:
+        """Return a fragment's rows as collected, or some `columns` of them; raises RecordsDamaged with the file."""
+        return Batch(self._columns(fragment, ROWS, columns), self._columns(fragment, SEGMENTS))
 
     def nothing(self) -> Batch:
         """Return a batch without rows, with the same columns."""
@@ -46,7 +46,7 @@ class Dataset:
         first = self.read(self.fragments[0])
         return first.only(np.zeros(len(first.segments["length"]), bool))
 
-    def _columns(self, fragment: DatasetFragment, ending: str) -> Any:
+    def _columns(self, fragment: DatasetFragment, ending: str, names: Sequence[str] | None = None) -> Any:
         # PyArrow takes long to import, and only runs with records need it; likewise below.
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -57,7 +57,7 @@ class Dataset:
         try:
             # Without threads and read-ahead: each worker has its own share of the CPUs.
             with pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
-                return to_columns(file.read_row_group(fragment.group, use_threads=False))
+                return to_columns(file.read_row_group(fragment.group, names, use_threads=False))
         except (pa.ArrowException, OSError, *MALFORMED) as error:
             raise RecordsDamaged(f"{path}, fragment {fragment.group}: {_message(error)}") from error
 

@@ -247,7 +247,8 @@ def space_of(data: Mapping[str, Any]) -> gym.Space[Any]:
         case "MultiBinary":
             return gym.MultiBinary(data["n"])
         case "Dict":
-            return gym.Dict({key: space_of(part) for key, part in data["spaces"].items()})
+            # As a sequence: gymnasium sorts the keys of a dict, and rows have the order of the recorded space.
+            return gym.Dict([(key, space_of(part)) for key, part in data["spaces"].items()])
         case "Tuple":
             return gym.Tuple([space_of(part) for part in data["spaces"]])
     raise ValueError(f"there is no space {data['space']!r}")

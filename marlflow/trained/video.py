@@ -1,4 +1,4 @@
-"""Writes videos frame by frame with PyAV: mp4 (H.264), webm (VP9), gif; converts to frames what environments render.
+"""Writes videos frame by frame with PyAV: mp4 (H.264), webm (VP9), gif, webp; makes frames of what is rendered.
 
 A file is written under another name, and renamed when it is complete.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
@@ -91,8 +91,8 @@ def _font(size: int) -> Any:
     return ImageFont.truetype(Path(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSansMono.ttf"), size)
 
 
-GIF_FPS: Final = 50.0
-"""Frames per second of a gif at most: browsers slow down a gif that is quicker."""
+PICTURE_FPS: Final = 50.0
+"""Frames per second of a gif or webp at most: browsers slow down a quicker one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +100,17 @@ class _Format:
     codec: str
     pixels: str
     options: Mapping[str, str]
+    container: Mapping[str, str] = field(default_factory=dict)
 
 
 # yuv420p, because browsers and most players show no other pixels of H.264; it needs even sizes.
 _FORMATS: Mapping[str, _Format] = {
-    ".mp4": _Format("libx264", "yuv420p", {"crf": "18", "preset": "medium"}),
+    ".mp4": _Format("libx264", "yuv420p", {"crf": "18", "preset": "medium"}, {"movflags": "+faststart"}),
     ".webm": _Format("libvpx-vp9", "yuv420p", {"crf": "24", "b": "0", "deadline": "good", "cpu-used": "4"}),
     ".gif": _Format("gif", "pal8", {}),
+    ".webp": _Format("libwebp_anim", "bgra", {"quality": "80"}, {"loop": "0"}),
 }
-_CONTAINER_OPTIONS = {".mp4": {"movflags": "+faststart"}}
+_PICTURES = (".gif", ".webp")
 _BT709 = 1
 
 
@@ -143,9 +145,9 @@ class VideoWriter:
         with VideoWriter(Path("out.mp4"), fps=30) as video:
             video.add(frame)
 
-    The first frame sets the size, rounded up to even numbers unless the file is a gif; other frames are scaled down to
-    it if they are larger, and centered on black. Frames are encoded at once, so memory does not grow. Also after an
-    exception, the file has the frames up to then; without any frame there is no file.
+    The first frame sets the size, rounded up to even numbers unless the file is a gif or webp; other frames are scaled
+    down to it if they are larger, and centered on black. Frames are encoded at once, so memory does not grow. Also
+    after an exception, the file has the frames up to then; without any frame there is no file.
     """
 
     def __init__(self, path: Path, fps: float) -> None:
@@ -154,7 +156,7 @@ class VideoWriter:
         self.frames = self.repeated = 0
         self._last: Array | None = None
         self._kind = path.suffix.lower()
-        self.fps = min(fps, GIF_FPS) if self._kind == ".gif" else fps
+        self.fps = min(fps, PICTURE_FPS) if self._kind in _PICTURES else fps
         self._rate = Fraction(self.fps).limit_denominator(1001)
         self._aside = path.with_name(f"{path.name}.part")
         self._container: Any = None
@@ -212,11 +214,9 @@ class VideoWriter:
     def _open(self, av: Any, frame: Array) -> None:
         height, width = frame.shape[:2]
         form = _FORMATS[self._kind]
-        even = 0 if self._kind == ".gif" else 1
+        even = 0 if self._kind in _PICTURES else 1
         self.size = width + (width & even), height + (height & even)
-        self._container = av.open(
-            str(self._aside), "w", format=self._kind[1:], options=_CONTAINER_OPTIONS.get(self._kind, {})
-        )
+        self._container = av.open(str(self._aside), "w", format=self._kind[1:], options=dict(form.container))
         stream = self._container.add_stream(form.codec, rate=self._rate, options=dict(form.options))
         stream.width, stream.height = self.size
         stream.pix_fmt, stream.time_base = form.pixels, 1 / self._rate

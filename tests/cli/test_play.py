@@ -99,7 +99,7 @@ def test_a_game_on_a_terminal_is_recorded_and_learned_from(marlflow: Marlflow, r
         ((), "there is no display for a window (neither DISPLAY nor WAYLAND_DISPLAY is set); write a video instead: "
              "--video out.mp4"),
         (("vidoe=a.mp4",), "marlflow play has no option 'vidoe'; did you mean 'video'?"),
-        (("video=a.avi",), "a.avi is no video: its name must end in .mp4, .webm, .gif, not '.avi'"),
+        (("video=a.avi",), "a.avi is no video: its name must end in .mp4, .webm, .gif, .webp, not '.avi'"),
         (("--video", "there/a.gif"), "there is no folder there to write a.gif to; make it first"),
         (("as=player_3",), "there is no agent 'player_3' to play as; did you mean 'player_"),
         (("seats=player_1",), "seats needs an agent and who plays it, with a colon between them (player_0:random), not "

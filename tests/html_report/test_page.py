@@ -222,10 +222,16 @@ def test_short_videos_are_in_the_page_and_long_ones_linked(tmp_path: Path, monke
     (run / "videos" / "short.webm").write_bytes(b"webm")
     (run / "long #1.mp4").write_bytes(b"mp4" * 1000)
     (run / "some.GIF").write_bytes(b"gif")
+    (run / "some.webp").write_bytes(b"webp")
     monkeypatch.setattr("marlflow.html_report.extras._EMBEDDED_BYTES", 100)
     page = read(tmp_path, run)
     sources = [found["src"] for tag, found in page.elements if tag in ("video", "img")]
-    assert sources == ["../a%20run/long%20%231.mp4", "data:image/gif;base64,Z2lm", "data:video/webm;base64,d2VibQ=="]
+    assert sources == [
+        "../a%20run/long%20%231.mp4",
+        "data:image/gif;base64,Z2lm",
+        "data:image/webp;base64,d2VicA==",
+        "data:video/webm;base64,d2VibQ==",
+    ]
 
 
 def test_a_hundred_runs_fit_on_a_page(tmp_path: Path) -> None:

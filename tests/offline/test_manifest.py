@@ -46,6 +46,12 @@ def test_spaces_come_back_equal_from_json(observation: Any, masked: bool) -> Non
     assert spaces_of(json.loads(json.dumps(described(spaces), allow_nan=False))) == spaces
 
 
+def test_the_keys_of_a_dict_keep_their_order_which_is_that_of_rows() -> None:
+    parts = {"seen": gymnasium.spaces.Discrete(2), "held": gymnasium.spaces.Discrete(3)}
+    spaces = Spaces(gymnasium.spaces.Dict(**parts), CHOSEN)
+    assert spaces_of(json.loads(json.dumps(described(spaces)))).layout() == spaces.layout()
+
+
 def test_a_manifest_comes_back_equal(tmp_path: Path) -> None:
     for number, one in enumerate((manifest(), manifest(arguments={"num_agents": 2}, wrappers=[STACKED]))):
         folder = tmp_path / str(number)

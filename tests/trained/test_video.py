@@ -12,7 +12,8 @@ from marlflow.trained.video import VideoWriter, check_video_path
 
 av = pytest.importorskip("av")
 
-FORMATS = ["mp4", "webm", "gif"]
+FORMATS = ["mp4", "webm", "gif", "webp"]
+PICTURES = ["gif", "webp"]
 
 
 def marked(number, height=48, width=64):
@@ -27,10 +28,24 @@ def number_of(frame):
 
 
 def read(path):
+    if path.suffix == ".webp":
+        # FFmpeg writes animated WebP files, and does not read them.
+        return read_by_pillow(path)
     with av.open(str(path)) as file:
         stream = file.streams.video[0]
         frames = [(float(frame.time), frame.to_ndarray(format="rgb24")) for frame in file.decode(stream)]
         return frames, float(stream.average_rate)
+
+
+def read_by_pillow(path):
+    frames, time_ms = [], 0
+    with Image.open(path) as image:
+        for number in range(image.n_frames):
+            image.seek(number)
+            frames.append((time_ms / 1000, np.asarray(image.convert("RGB"))))
+            time_ms += image.info["duration"]
+    # A single frame is a picture, without a duration.
+    return frames, 1000 * len(frames) / max(time_ms, 1)
 
 
 @pytest.mark.parametrize("kind", FORMATS)
@@ -47,24 +62,31 @@ def test_every_frame_is_there_in_order_and_at_its_time(tmp_path, kind):
     assert [one.name for one in tmp_path.iterdir()] == [path.name]
 
 
-def test_pillow_reads_the_gif(tmp_path):
-    with VideoWriter(tmp_path / "out.gif", fps=10) as video:
+@pytest.mark.parametrize("kind", PICTURES)
+def test_pillow_reads_animated_pictures_which_repeat_for_ever(tmp_path, kind):
+    with VideoWriter(tmp_path / f"out.{kind}", fps=10) as video:
         for number in range(5):
             video.add(marked(number))
-    with Image.open(tmp_path / "out.gif") as image:
+    with Image.open(tmp_path / f"out.{kind}") as image:
         assert image.n_frames == 5
+        assert image.info["loop"] == 0
+        # Durations of a WebP file are known frame by frame.
+        image.load()
         assert image.info["duration"] == 100
         assert image.size == (64, 48)
 
 
-def test_a_gif_is_no_faster_than_browsers_show_it(tmp_path):
-    with VideoWriter(tmp_path / "out.gif", fps=100) as video:
+@pytest.mark.parametrize("kind", PICTURES)
+def test_animated_pictures_are_no_faster_than_browsers_show_them(tmp_path, kind):
+    with VideoWriter(tmp_path / f"out.{kind}", fps=100) as video:
         video.add(marked(0))
         video.add(marked(1))
     assert video.fps == 50
 
 
-@pytest.mark.parametrize(("kind", "size"), [("mp4", (34, 52)), ("webm", (34, 52)), ("gif", (33, 51))])
+@pytest.mark.parametrize(
+    ("kind", "size"), [("mp4", (34, 52)), ("webm", (34, 52)), ("gif", (33, 51)), ("webp", (33, 51))]
+)
 def test_odd_sizes_are_padded_where_the_format_needs_it(tmp_path, kind, size):
     path = tmp_path / f"out.{kind}"
     with VideoWriter(path, fps=10) as video:
@@ -131,7 +153,7 @@ def test_a_repeated_frame_is_counted(tmp_path):
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
-        ("out.avi", r"must end in \.mp4, \.webm, \.gif, not '\.avi'"),
+        ("out.avi", r"must end in \.mp4, \.webm, \.gif, \.webp, not '\.avi'"),
         ("out", "which this name lacks"),
         ("there/out.mp4", "there is no folder"),
         (".", "which this name lacks|is a folder"),
