@@ -1,4 +1,4 @@
-"""A league as plain data: its players and sides, when snapshots of policies are taken, and how games are counted."""
+"""The settings of a league: its players and sides, when snapshots of policies are taken, and how games are counted."""
 
 from __future__ import annotations
 
@@ -132,13 +132,13 @@ class MatchRules:
 
     `auto` is a fifth of the run's `stop.env_steps`, at least 2,000 and at most 100,000, which it is without one.
 
-    `pairs`: `live` is pairs with at least one live member. `all` are also pairs without one, for half of the games, as
-    the weights of members in standings need them. Pairs with the fewest games are next. `mirrored`: each pair plays all
-    seatings that fit, equally often; else one. None for `every_env_steps` is no matches.
+    `pairs`: `live` plays pairs with at least one live policy. `all` also plays pairs of frozen members, with half of
+    the games, because the weights of members in standings need them. Pairs with the fewest games are next. `mirrored`:
+    each pair plays all seatings that fit, equally often; else only one. None for `every_env_steps` means no matches.
 
-    With `workers`, that many processes of their own play all matches, also those of a meta-game. Training then does not
-    wait for games, which count once all of a set have been played; a meta-game still waits. The inline runtime has one
-    process, so rounds wait there.
+    With `workers`, this many processes play all matches and nothing else, also the matches of a meta-game. Training
+    then does not wait for games, which count once all games of a set have been played; but a meta-game still makes it
+    wait. The inline runtime has one process, so rounds wait there.
     """
 
     every_env_steps: Steps | Literal["auto"] | None = "auto"
@@ -160,9 +160,9 @@ class MatchRules:
 class StoreSettings:
     """Limits on where parameters of snapshots are held.
 
-    The driver has at most `memory_bytes` of them in memory, those that were dealt last, and all in files. A worker has
-    those that its running episodes seat, and `worker_members` in all if these are fewer. `distinct_members` is how many
-    different snapshots a worker is dealt at most in a round; None: any number.
+    The driver has all of them in files, and the most recently dealt ones, at most `memory_bytes`, in memory. A worker
+    has the snapshots that play in its running episodes, and others up to `worker_members` in all. `distinct_members` is
+    the most different snapshots that a worker is dealt in a round; None: any number.
     """
 
     memory_bytes: Annotated[int, Range(0, 2**60)] = 256 * 2**20
@@ -172,19 +172,19 @@ class StoreSettings:
 
 @dataclass(frozen=True)
 class League:
-    """A population of learning policies and their frozen versions that play each other.
+    """Live policies, their snapshots and fixed policies, which play each other.
 
     `matchmaker` chooses rivals. `sides` maps a side to its roles, each a list of agents (names or globs) that one
     member plays; None: each group of agents is a side, or each agent of a single group. `players` has settings by
     policy. `teammates` play the other roles of the side that a game is dealt for. With `symmetric`, sides are
     interchangeable, and games count for every order of them. `outcome` decides who wins a game; None: the side with the
     highest mean return, a draw if several have it. With `nash_conv_every_env_steps`, for small games of OpenSpiel, the
-    NashConv of the league's solution is computed at this interval: of the mixture that the mode ends with, else of the
-    live policies. None: never.
+    NashConv of the league's solution is computed at this interval: of the mixture that is the mode's result, or if it
+    has none of the live policies. None: never.
 
-    `members` are further rivals that never change, by name: a member of another run, or an exported file,
+    `members` are further fixed policies as rivals, by name: a member of another run, or an exported file,
     `{"from": <folder or file>, "member": "main@3"}`, or another name for a policy of this run that does not learn,
-    `{"policy": "scripted"}`. The networks of others are made of marlflow's classes and of those in `trust`.
+    `{"policy": "scripted"}`. Imported networks may use marlflow's classes and the classes in `trust`.
     """
 
     matchmaker: LeagueMode = field(default_factory=PFSP)

@@ -71,15 +71,15 @@ REFUSED = {
     ),
     "exploiters only": (
         (*ALPHASTAR, f"{MODE}.roles.main=league_exploiter", f"{MODE}.roles.other=main_exploiter"),
-        "league.matchmaker: all policies that learn are exploiters (main, other), so there is nobody to exploit; leave "
-        "one out of league.matchmaker.roles, which makes it a main",
+        "league.matchmaker: all policies that learn are exploiters (main, other), so there is no main to exploit; "
+        "leave one out of league.matchmaker.roles, which makes it a main",
     ),
-    "nobody to exploit on the other side": (
+    "no main to exploit on the other side": (
         (
             *("env=simple_tag", "league=alphastar", f"{MODE}.roles.adversary=main_exploiter"),
             f"{MODE}.roles.agent=league_exploiter",
         ),
-        "league.matchmaker: all policies that learn are exploiters (adversary, agent), so there is nobody to exploit; "
+        "league.matchmaker: all policies that learn are exploiters (adversary, agent), so there is no main to exploit; "
         "leave one out of league.matchmaker.roles, which makes it a main",
     ),
     "no main as a rival": (

@@ -215,7 +215,7 @@ def test_every_order_of_seats_is_as_likely() -> None:
 @pytest.mark.parametrize(
     ("policies", "problem"),
     [
-        ([], "policies is empty; name those that are to be seated"),
+        ([], "policies is empty; name the policies to assign"),
         (["a", "b", "a"], "policies has 'a' more than once; name each one once"),
     ],
 )
