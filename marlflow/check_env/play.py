@@ -1,4 +1,4 @@
-"""Plays random legal episodes through a rollout worker, beside a ledger of the rewards that the environment issues."""
+"""Play random legal episodes through a rollout worker, and record in a ledger the rewards the environment issues."""
 
 from __future__ import annotations
 
