@@ -29,7 +29,7 @@ def joint_problems(learners: Iterable[LearnerSpec]) -> Iterator[Problem]:
 
 
 def joint_stream_problems(experiment: Experiment, adapter: EnvAdapter, policies: Mapping[str, Policy]) -> Iterator[str]:
-    """Yield why joint algorithms cannot learn in the run; `policies` are those that have agents."""
+    """Yield the reasons why joint algorithms cannot learn in the run; `policies` are all policies that have agents."""
     for name, learner in learners_of(experiment, policies).items():
         if learner.algorithm.capabilities.joint:
             subject = learner_subject(name, learner.policies, learner.algorithm.name)
