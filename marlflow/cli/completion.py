@@ -1,10 +1,10 @@
-"""Tab completion: of the command's name here, of everything after it by Hydra.
+"""Tab completion: marlflow completes the name of the command, and Hydra everything after it.
 
 eval "$(marlflow --shell-completion install=bash)"        in bash; zsh likewise
 marlflow --shell-completion install=fish | source         in fish
 
-Bash has Hydra's own script; those of zsh and fish ask `marlflow -sc query=fish`, which prints one completion in each
-line, and offer files if there are none.
+Bash uses Hydra's own script. The scripts of zsh and fish call `marlflow -sc query=fish`, which prints one completion
+per line, and offer files if there are none.
 """
 
 from __future__ import annotations

@@ -250,7 +250,7 @@ def requeued_on_signal() -> Iterator[None]:
 def restarted_run(run_dir: Path) -> bool:
     """Return whether `run_dir` has a checkpoint of this very job, which was requeued.
 
-    What it wrote before its first checkpoint is moved aside.
+    Files that the job wrote before its first checkpoint are moved aside.
     """
     from marlflow.base.errors import CheckpointUnusable
     from marlflow.base.links import check_links
