@@ -20,7 +20,7 @@ from marlflow.compiled.shapes import REDUCTIONS, SHAPES
 
 
 def _clamp(x: Any, min: Any = None, max: Any = None) -> Any:
-    # By maximum and minimum, whose gradients at the bounds are torch's, unlike those of jnp.clip.
+    # Not jnp.clip: its gradients at the bounds differ from torch's, and the gradients of jnp.where do not.
     if min is not None:
         x = jnp.where(x < min, jnp.asarray(min, x.dtype), x)
     if max is not None:
