@@ -101,7 +101,7 @@ class Callbacks(Service):
                 self._call(each, "fault", event)
 
     def ended(self, result: RunEnd) -> None:
-        """End all callbacks that have begun, also those that were switched off; a second call does nothing."""
+        """End all callbacks that have begun, including callbacks that were switched off; a second call does nothing."""
         called, self._all = self._all, []
         for each in called:
             each.failures.clear()

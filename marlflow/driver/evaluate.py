@@ -92,10 +92,10 @@ def evaluate(  # noqa: PLR0913, PLR0917  all but one have defaults
     """Evaluate the policies of the run in folder `run`, as they are at a `checkpoint` (see `load`).
 
     Without `against`, the run's policies play `episodes` (default 100) episodes together, with the agents that they had
-    in training; in a league, where agents are assigned anew for each episode, they play against `random`. With
-    `against`, each of `members` (default: all policies that learn) plays `episodes` (default 400) games against each
-    opponent, equally often on each side that it can play, with the opponent on all other sides; `episodes` is rounded
-    up to make that possible.
+    in training. In a league each episode has its own assignment of policies to agents, so there the policies play
+    against `random`. With `against`, each of `members` (default: all policies that learn) plays `episodes` (default
+    400) games against each opponent, equally often on each side that it can play, with the opponent on all other sides;
+    `episodes` is rounded up to make that possible.
 
     Members and opponents are members or policies of the run; `random`; `team`, the run's policies as they were trained;
     `mixture`, the meta-strategy of a PSRO run; the folder of another run, or `<folder>:<member>`; or an exported file.
@@ -103,7 +103,7 @@ def evaluate(  # noqa: PLR0913, PLR0917  all but one have defaults
     distribution or greedy; `greedy`; or `sampled`. Otherwise a run's policies together act as in the run's own
     evaluation, and in games against others as learned, unless the league's `snapshots.acts` says more.
 
-    `workers=0` plays in this process, a higher number on Ray. The seeds differ from those of training, and the same
+    `workers=0` plays in this process, a higher number on Ray. The seeds differ from the seeds of training, and the same
     arguments play the same games. `experiment`, `trust` and `strict` are as for `load`. `env` has settings of the
     environment in place of the run's, as in its configuration: `{"batched": False, "arguments.penalty": 0.1}`.
 

@@ -72,7 +72,7 @@ def _policy_rows(evaluations: Mapping[str, EvaluationResult], units: Units) -> I
 
 def _pair_rows(evaluations: Mapping[str, EvaluationResult], units: Units) -> Iterator[list[str]]:
     every = [one for evaluation in evaluations.values() for one in evaluation.comparisons]
-    # Where one side's gain is no other's loss, nobody wins.
+    # Wins, draws and losses are defined only in constant-sum games.
     outcomes = any(one.results is not None and one.results.is_constant_sum for one in every)
     names = list(dict.fromkeys(side for one in every for side in one.by_side))
     sides = names if len(names) > 1 else []

@@ -79,7 +79,7 @@ class Notices(Service):
 def why_never_updated(checked: CheckedExperiment, name: str, totals: LearnerTotals, agent_steps_sampled: int) -> str:
     """Return one sentence on a learner whose `totals` have no update.
 
-    `agent_steps_sampled` are those of all policies that it learns from.
+    `agent_steps_sampled` counts the agent steps of all policies that it learns from.
     """
     learner = checked.spec.learners[name]
     learner_text = f"policy {name}" if learner.members == (name,) else f"learner {name}"

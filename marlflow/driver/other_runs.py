@@ -42,7 +42,7 @@ def _with_copies(name: str, policy: Policy, checkpoint: Checkpoint) -> Policy:
         policy = replace(policy, init=with_copies(policy.init, checkpoint.path))
     if isinstance(frozen := policy.algorithm, Frozen):
         files = [import_file(one) for one in ([name] if name else notes_of(checkpoint).identity["policies"])]
-        # Of default_policy, any policy's copy is the same.
+        # Without a name, `policy` is default_policy: any of its policies has the same copy.
         if saved := [file for file in files if file in checkpoint.names]:
             policy = replace(policy, algorithm=with_copies(frozen, checkpoint.path / tensors_file(saved[0])))
     return policy

@@ -199,7 +199,7 @@ class ReportTiming(Service):
 
 
 def _stages_of_rounds(plan: Together) -> tuple[list[str], list[str]]:
-    """Return the stages that collect rounds, and those that publish weights, as `plan/stage`."""
+    """Return the stages that collect rounds, and the stages that publish weights, as `plan/stage`."""
     owner_of = owners(plan)
     named = {f"{owner_of[id(stage)]}/{stage.name}": stage for stage in all_stages(plan)}
     collecting = [name for name, stage in named.items() if stage.kind is Kind.SOURCE and id(stage) in plan.shared]

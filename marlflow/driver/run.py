@@ -21,8 +21,8 @@ from marlflow.runtime.protocol import Runtime
 class Run:
     """A run, resumed from `checkpoint` if there is one.
 
-    What it does besides executing its plan, its services do: see RunServices. `last` is the last report, `stopped_by`
-    the reason why the run ended.
+    The run executes its plan; its services do everything else (see RunServices). `last` is the last report,
+    `stopped_by` the reason why the run ended.
     """
 
     def __init__(

@@ -95,7 +95,10 @@ class PolicyTotals:
 
 
 class RunMetrics(Service):
-    """Totals of a run; `learners` has each learner's policies, `learners_of_others` those that use others' rows."""
+    """The totals of a run.
+
+    `learners` has each learner's policies, `learners_of_others` the learners that learn from rows of other policies.
+    """
 
     def __init__(
         self,

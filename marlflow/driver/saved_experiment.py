@@ -70,7 +70,7 @@ def checked_experiment(
 ) -> CheckedExperiment:
     """Check the experiment of a run, without its placement; opens the environment once.
 
-    Raises ConfigInvalid with every problem, and CheckpointUnusable if these `parts` are not those of the run.
+    Raises ConfigInvalid with every problem, and CheckpointUnusable if these `parts` differ from the run's.
     """
     checked = ready(with_saved_members(_without_placement(experiment), run.run_dir), _PLENTY)
     if problems := list(identity_differences(run.checkpoint, checked, parts)):

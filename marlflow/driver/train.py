@@ -253,7 +253,7 @@ def _start_notices(checked: CheckedExperiment) -> Iterator[str]:
 
 
 def _changed(experiment: str, recorded: Path) -> Iterator[str]:
-    """Yield the settings of a resumed run that differ from those that it was last recorded with."""
+    """Yield the settings of a resumed run that differ from the settings recorded in its folder."""
     if not recorded.is_file():
         return
     try:
