@@ -1,9 +1,9 @@
 """Adapter for PettingZoo's AEC environments: one agent acts per step; takes dead steps (`_was_dead_step`).
 
 Methods are called on the outermost wrapper; attributes such as `rewards` are read from the innermost one. Rewards are
-read step by step, so `_cumulative_rewards` is not used. Those of a dead agent that arrive before its dead step are
-`late_rewards`: in its return, and in no row. Which action a reward is credited to is decided by
-`sampling.segment_builder`.
+read step by step, so `_cumulative_rewards` is not used. Rewards of a dead agent that arrive before its dead step are
+`late_rewards`: they are in its return, and in no row. `sampling.segment_builder` decides which action a reward is
+credited to.
 """
 
 from __future__ import annotations

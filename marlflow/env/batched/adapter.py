@@ -1,4 +1,4 @@
-"""One environment of a batched environment behind the interface of PettingZoo's: for its spaces, checks and play."""
+"""Gives one environment of a batched environment the interface of a PettingZoo one: for spaces, checks and play."""
 
 from __future__ import annotations
 

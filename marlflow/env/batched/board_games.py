@@ -16,7 +16,7 @@ _ONE = np.uint64(1)
 
 
 class BoardGame:
-    """Two players put marks on a board in turn; whoever completes a line of the same marks receives 1, the other -1.
+    """Two players put marks on a board in turn; the first to complete a line of its marks receives 1, the other -1.
 
     Observations are int8 [*board, 2]: the player's own marks and the opponent's. Seeds of episodes do not matter.
     A step raises ValueError if an action is illegal.

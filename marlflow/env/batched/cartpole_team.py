@@ -16,13 +16,13 @@ _CART = "cart"
 
 
 class BatchedCartPoleTeam:
-    """One group, `cart`, of `num_agents` agents; the arguments are those of `cartpole_team.parallel_env`."""
+    """One group, `cart`, of `num_agents` agents; the arguments are as in `cartpole_team.parallel_env`."""
 
     metadata: ClassVar[dict[str, Any]] = {"name": CartPoleTeam.metadata["name"]}
     turn_based = False
 
     def __init__(self, num_envs: int, num_agents: int = 4, max_cycles: int = 200, velocities: bool = True) -> None:
-        # Spaces and constants are those of the PettingZoo version.
+        # Spaces and constants come from the PettingZoo version.
         team = CartPoleTeam(num_agents, max_cycles, velocities=velocities)
         self.num_envs, self.max_cycles = num_envs, max_cycles
         self.possible_agents = team.possible_agents

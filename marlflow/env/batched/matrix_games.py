@@ -14,7 +14,7 @@ from marlflow.env.games.matrix_games import parallel_env
 
 
 class BatchedMatrixGame:
-    """Two agents choose a row and a column of a payoff matrix; the arguments are those of `matrix_games.parallel_env`.
+    """Two agents choose a row and a column of a payoff matrix; the arguments are as in `matrix_games.parallel_env`.
 
     The seed of an episode does not matter.
     """

@@ -1,6 +1,6 @@
 """B worlds of particles at once: the physics of mpe2 (Lowe et al., 2017, arXiv:1706.02275), in its order of operations.
 
-Names, spaces, and constants are those of the mpe2 environment that a scenario is made from, so that the numbers are the
+Names, spaces, and constants come from the mpe2 environment that a scenario is made from, so that the numbers are the
 same for the same seeds and actions.
 """
 

@@ -39,7 +39,7 @@ class BatchedStep:
     decides: bool [B, A], the agents that act next, in turn-based environments; empty if all living agents act.
     action_masks: bool or int8 [B, A, number of actions], 1 where legal; empty for groups without masks.
     infos: by name, float or bool [B, A] by group: a number of each agent, such as its `cost` in this step; 0 for an
-    agent that has none. Those of the environment's `info_keys` are in every step.
+    agent that has none. The environment's `info_keys` are in every step.
 
     A reset has no rewards, infos or ends. Entries of agents that neither act next nor ended in this step are ignored.
     """

@@ -37,7 +37,7 @@ class RowTensors:
         ]
 
     def reset(self, rows: Array, reset: Callable[[], object]) -> None:
-        """Call `reset`, which resets all environments, and restore the state of those that are not in `rows`."""
+        """Call `reset`, which resets all environments, and restore the state of the environments not in `rows`."""
         if len(rows) == self._num_envs:
             reset()
             return

@@ -146,7 +146,7 @@ def _numpy(by_group: Mapping[str, Any]) -> dict[str, Array]:
     return {name: as_numpy(array) for name, array in by_group.items()}
 
 
-# One of each for all environments of a process, such as those of evaluations: compiling takes seconds.
+# One for all environments of the same kind in a process, including evaluation environments: compiling takes seconds.
 _COMPILED: dict[tuple[Any, ...], FunctionalCalls] = {}
 
 

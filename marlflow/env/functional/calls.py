@@ -118,7 +118,7 @@ class FunctionalCalls:
         return Carry(self._strong(state), key, env_steps, seen, masks, decides)
 
     def _by_agent(self, values: ByGroup, dtype: Any) -> dict[str, Any]:
-        """Return [A] for each group; zeros for those that `values` leaves out."""
+        """Return [A] for each group; zeros for groups that `values` leaves out."""
         return {
             name: jnp.broadcast_to(jnp.asarray(values.get(name, 0), dtype), (len(agents),))
             for name, agents in self.groups.items()

@@ -126,7 +126,7 @@ def _views_of(seen: Any, num_agents: int) -> Callable[[Any], Any]:
 
 
 def _path_images(grid: Any, num_agents: int) -> Any:
-    """Return images int8 [A, rows, columns, 6] of Connector: own path, head and target, and those of the others."""
+    """Return images int8 [A, rows, columns, 6] of Connector: the agent's path, head and target, then all others'."""
     kinds, owners = jax.nn.one_hot((grid - 1) % 3, 3, dtype=jnp.int8), (grid - 1) // 3
     taken = (grid > 0).astype(jnp.int8)
     is_own = (owners[None] == jnp.arange(num_agents)[:, None, None]).astype(jnp.int8) * taken
@@ -212,7 +212,7 @@ def _made(name: str, parameters: Mapping[str, Any], generator: Mapping[str, Any]
 
 
 def _generator(env: Any, name: str, arguments: Mapping[str, Any]) -> Any:
-    """Return the generator of `env` with other arguments; those that are not given are as it has them."""
+    """Return the generator of `env` with other arguments; arguments that are not given stay as they are in `env`."""
     usual = getattr(env, "generator", getattr(env, "_generator", None))
     if usual is None:
         raise ConfigInvalid([f"{name} of jumanji has no generator; remove env.generator"])

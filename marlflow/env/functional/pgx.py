@@ -83,7 +83,7 @@ class PgxGame:
     def _shown(self, state: Any) -> FunctionalStep:
         table, player_0 = state
         players = (self._seats + player_0) % self.game.num_players
-        # Whoever moves sees the game, and at its end all do.
+        # The player to move sees the game; at the end of the game all players do.
         over = table.terminated | table.truncated
         one = jnp.broadcast_to(table.observation, (len(players), *table.observation.shape))
         seen = rarely(over, jax.vmap(self._view, (None, 0)), one, table, players)

@@ -37,12 +37,12 @@ _NEVER = -1000
 
 
 class WarehouseState(NamedTuple):
-    """A state of A agents and S shelves, numbered from 1 as in rware, of which R are requested; int32 but for one bool.
+    """A state of A agents and S shelves, numbered from 1 as in rware, of which R are requested.
 
-    Cells are numbered by row in the padded grid: the field, and around it as many cells as an agent sees that way.
-    `standing` [cells]: the shelf in each that no agent carries; 0: none. `loads` [A]: the shelf that each agent
-    carries; 0: none. `has_delivered` [A], bool: whether it delivered since it last unloaded. `requests` [R] and
-    `others` [S - R]: the shelves that are requested, and those that are not.
+    All arrays are int32, except `has_delivered`. Cells are numbered by row in the padded grid: the field, with a border
+    as wide as an agent's view. `standing` [cells]: the shelf in each cell that no agent carries; 0: none. `loads` [A]:
+    the shelf that each agent carries; 0: none. `has_delivered` [A], bool: whether it delivered since it last unloaded.
+    `requests` [R] and `others` [S - R]: the requested shelves, and all other shelves.
     """
 
     cells: Any
@@ -181,8 +181,8 @@ class WarehouseGame:
 def _advances(cells: Any, aims: Any) -> Any:
     """Return which agents move from `cells` to `aims`, bool [A].
 
-    An agent may take the cell of one that leaves it. Of several that aim at a cell, the one with the longest line of
-    agents behind it advances. Two do not swap places; a longer cycle moves on.
+    An agent may take the cell of an agent that leaves it. If several aim at one cell, the agent that is followed by the
+    longest line of agents advances. Two agents do not swap places; a longer cycle of agents does advance.
     """
     stays, numbers = aims == cells, np.arange(len(cells))
     follows = (aims[:, None] == cells) & ~stays[:, None]  # agent of a row aims at the cell of a column's agent

@@ -162,7 +162,7 @@ class LastAction(FunctionalWrapper):
         return (inner, taken, self._deciders(step)), self._shown(step, taken)
 
     def _deciders(self, step: FunctionalStep) -> dict[str, Any]:
-        """Return who acts next, bool [A] of each group; empty where all do. A number stands for all agents."""
+        """Return which agents act next, bool [A] for each group; empty if all act. One number is for all agents."""
         groups = self.env.groups
         return {n: jnp.broadcast_to(jnp.asarray(of, bool), (len(groups[n]),)) for n, of in step.decides.items()}
 

@@ -124,7 +124,7 @@ class JointStateParallel(BaseParallelWrapper):
 class JointStateAEC(BaseWrapper):
     """Adds `state()` to an AEC environment; presence is as in JointStateParallel.
 
-    The observations are those of all agents after each turn, not only of the one that acts next.
+    The state has the observations of all agents after each turn, not only of the agent that acts next.
     """
 
     def __init__(self, env: Any) -> None:

@@ -395,7 +395,7 @@ class ManagerView:
         return {OBSERVATION: observation, OPTION: option if left > 0 else self._rules.nothing, LEFT: share}
 
     def mask(self, left: int) -> Array:
-        """Return the mask, int8 [options + 1]: options if the last one is over (nothing is `left`), else to go on."""
+        """Return the mask, int8 [options + 1]: the options if the last one is over (`left` is 0), else to continue."""
         mask: Array = np.full(self.action_space.n, left <= 0, np.int8)
         mask[-1] = left > 0
         return mask
