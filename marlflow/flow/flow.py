@@ -166,7 +166,7 @@ class Flow(Generic[T]):
         return Flow(Kind.QUEUE, name, (self,), capacity=capacity, full=full)
 
     def only(self, side: str) -> Flow[T]:
-        """Return this merge, but emitting only one side's items; those of other sides still count toward the pace."""
+        """Return this merge, but emitting only one side's items; items of other sides still count toward the pace."""
         return replace(self, emitted_side=side)
 
     def named(self, name: str) -> Flow[T]:
