@@ -27,7 +27,7 @@ MOST_WITH_BANDS = 7
 """Number of groups up to which bands and single runs are drawn; of more, nothing could be told apart."""
 _WIDTH, _HEIGHT = 4.6, 2.9  # inches of 72 units
 _MOST_POINTS = 300
-# Of the axis of time: seconds in a unit, from this many seconds on.
+# Units of the time axis: used for axes of at least this many seconds; seconds in a unit; name.
 _TIME_UNITS = ((7200.0, 3600.0, "h"), (120.0, 60.0, "min"), (0.0, 1.0, "s"))
 # Ticks closer than this share of an axis would have labels in each other's way.
 _LEAST_BETWEEN_TICKS = 0.09

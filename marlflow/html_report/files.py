@@ -87,7 +87,7 @@ def run_columns(group: RunGroup, run: ReportedRun) -> dict[str, Cell]:
 
 
 def point_columns(comparisons: Sequence[GroupComparison]) -> list[dict[str, Cell]]:
-    """Return the points of all curves by the columns of curves.csv, those of each run in order."""
+    """Return the points of all curves by the columns of curves.csv, the points of each run in order."""
     rows = [
         (run, row.group, comparison, one)
         for comparison in comparisons
@@ -189,9 +189,9 @@ def decimals(comparison: GroupComparison) -> int:
 def marl_eval(tasks: Sequence[Task], units: Units = "mean") -> str:
     """Return all evaluations in the format of marl-eval (https://github.com/instadeepai/marl-eval).
 
-    Each list has one number, the mean over the episodes of an evaluation. `return` is that of all agents together, or
-    without it of the first policy; each measure also has its own, such as `policy_prey_return`. `absolute_metrics` are
-    those of the evaluation in which `return` was best.
+    Each list has one number, the mean over the episodes of an evaluation. `return` is the return of all agents
+    together, or if that is not known of the first policy; each measure also has its own, such as `policy_prey_return`.
+    `absolute_metrics` come from the evaluation in which `return` was best.
     """
     known = [(task, [one for one in measures_of(task.runs, units) if one.is_evaluated]) for task in tasks]
     known = [(task, measures) for task, measures in known if measures]

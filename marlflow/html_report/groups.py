@@ -60,7 +60,7 @@ class Grouping:
             raise ConfigInvalid(problems)
 
     def merged(self, env: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the settings of an environment without those that may differ."""
+        """Return the settings of an environment without the settings that may differ."""
         paths = [path for word in self.merge for path in _matching(word, [key for key, _ in entries({_ENV: env})])]
         return {} if _ENV in paths else _without(env, _ENV, paths)
 

@@ -61,8 +61,8 @@ class ReturnSeries:
 def measures_of(runs: Sequence[ReportedRun], units: Units = "mean") -> list[Measure]:
     """Return the returns that runs of an environment have: of policies, of joint learners, of all agents together.
 
-    Those of policies are in `units`, the others are sums. All are of evaluations if any run has some, else of training.
-    A return that is never known, or always that of another measure, is left out.
+    Returns of policies are in `units`, the others are sums. All are of evaluations if any run has some, else of
+    training. A return that is never known, or always equals another measure, is left out.
     """
     metric = {"mean": "return_mean", "sum": "team_return_mean"}[units]
     kinds = [(f"policies.{name}.", metric, f"policy {name}", RETURN[units]) for name in _ids(runs, "policies")]

@@ -38,7 +38,7 @@ _UNEQUAL = 1.05
 
 @dataclass(frozen=True, slots=True)
 class ReportFigure:
-    """A figure of a measure: its SVG, what it is `over`, and a legend if its colors do not show groups."""
+    """A figure of a measure: its SVG, its x-axis (`over`), and a legend if the colors do not show groups."""
 
     comparison: GroupComparison
     over: str

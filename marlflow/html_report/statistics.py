@@ -45,7 +45,7 @@ class BootstrapInterval:
 
 @dataclass(frozen=True, slots=True)
 class SummaryNames:
-    """What the summary of some runs is: `statistic` of them, and their `interval`, empty for one run."""
+    """The names of the summary of some runs: of its `statistic`, and of its `interval`, which is empty for one run."""
 
     statistic: str
     interval: str
