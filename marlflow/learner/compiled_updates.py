@@ -62,11 +62,11 @@ _CONVOLUTIONS = "PyTorch computes its convolutions faster than XLA on a CPU; com
 class CompiledUpdates:
     """Compiles a learner's updates, and runs them where it can.
 
-    With `wanted` "auto", updates are compiled from `AUTO_AFTER` optimizer steps on, and run by autograd where they
-    cannot be, or where autograd is faster. With True, they are compiled from the first on, and what cannot be raises
-    InvalidInput. `why_not` is why nothing can be compiled, if that is known. Whether an update is compiled depends on
-    its loss groups and its padded size, and not on earlier updates, so that a resumed run computes what it would have
-    computed.
+    With `wanted` "auto", updates are compiled from `AUTO_AFTER` optimizer steps on; autograd computes updates that
+    cannot be compiled, or that it computes faster. With True, updates are compiled from the first one on, and an update
+    that cannot be compiled raises InvalidInput. `why_not` is the reason why nothing can be compiled, if there is one.
+    Whether an update is compiled depends on its loss groups and its padded size, and not on earlier updates, so a
+    resumed run computes the same as the run without interruption.
     """
 
     def __init__(self, parameters: LearnerParameters, wanted: Compile, why_not: str = "") -> None:
@@ -209,7 +209,7 @@ class _Program:
             raise NotCompiled(self._refused[width])
         number, steps, left = job.updates_before + 1, list[list[float]](), len(sizes) * len(epochs)
         priorities: list[Tensor] = []
-        # Epochs differ in their order only, but for noise, and are run together.
+        # Epochs without noise differ only in their order, so they run together.
         together = [[epoch] for epoch in epochs] if any(epoch.noise for epoch in epochs) else [epochs]
         # One minibatch of all items needs no order. Several updates are one program, however many they are.
         is_whole = len(sizes) == len(together[0]) == 1 and job.target is None
@@ -366,9 +366,9 @@ class _Program:
         Return whether that could be seen: numbers that are not finite are a matter of the parameters and rows.
         """
         flat, before = self._parameters.flat, [tensor.clone() for tensor in self._mutable()]
-        # Of all groups, those of delayed updates too.
+        # A step number at which every group is updated, groups with delayed updates included.
         number = math.lcm(*(group.every for group in self._groups))
-        # With padding, so that a loss that counts it is found out.
+        # A padded minibatch, so that a loss that counts padding is noticed.
         size = max(1, size - 3)
         try:
             if self._alone:
@@ -399,7 +399,7 @@ class _Program:
             if not float((got - wanted).abs().max()) <= _GRADIENT_ERROR * float(got.abs().max()) + 1e-6:
                 raise NotCompiled(_MEANS.format(what=f"gradient of loss group {group.name!r}"))
         for name, value in {**terms, "grad_norm": norm}.items():
-            # Of infinities and NaN, which a finite gradient may have beside it, no difference can be taken.
+            # A loss term may be infinite or NaN although the gradient is finite; infinities and NaN have no difference.
             is_same = math.isclose(named[name], value, rel_tol=_TERM_ERROR, abs_tol=1e-4)
             if not (is_same or (math.isnan(value) and math.isnan(named[name]))):
                 raise NotCompiled(_MEANS.format(what=f"term {name!r}") + f": {named[name]:g} instead of {value:g}")

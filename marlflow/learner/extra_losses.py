@@ -1,4 +1,4 @@
-"""Extra losses: terms of a user's own, whose gradients are added by autograd to those of an algorithm's losses."""
+"""Extra losses: a user's own loss terms; autograd adds their gradients to the gradients of an algorithm's losses."""
 
 from __future__ import annotations
 

@@ -251,7 +251,7 @@ class LearnerParameters:
 
     @property
     def _published_sizes(self) -> dict[str, Array]:
-        # Of several policies, so that a reader can take one of them without building the others' networks.
+        # Saved if there are several policies: a reader then loads one of them without building the others' networks.
         sizes = [len(weights.flat) for weights in self.published.values()]
         return {PUBLISHED_SIZES: np.array(sizes, np.int64)} if len(sizes) > 1 else {}
 

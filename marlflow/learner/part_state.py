@@ -57,7 +57,7 @@ over agents each, and their number; and of the multiplier itself, which losses a
 class Multiplier(PartState):
     """A multiplier of at least 0 that rises while costs are above their limit, and falls while they are below.
 
-    `value` is the multiplier and the totals up to its last step, float64 [3]. `terms` are those of the last step.
+    `value` is the multiplier and the totals up to its last step, float64 [3]. `terms` are the terms of the last step.
     """
 
     name = MULTIPLIER

@@ -71,7 +71,7 @@ class TracedLosses:
         return loss
 
     def _set_coefficients(self, values: Mapping[str, float]) -> None:
-        # Of all groups: their losses may share some.
+        # All groups, because their losses may share coefficients.
         for group in self._groups:
             group.set_coefficients(values)
 

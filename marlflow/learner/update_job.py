@@ -21,7 +21,7 @@ class UpdateRequest(NamedTuple):
     """A request to train on each row of `batch` once per epoch.
 
     Minibatches have at least `minibatch` agent steps; None trains on all rows at once. With `policy`, only its loss
-    groups, and those of no policy, are trained; with `groups`, only those of these names.
+    groups, and the groups that belong to no policy, are trained; with `groups`, only the groups of these names.
     """
 
     batch: TrainBatch
@@ -248,19 +248,19 @@ def mean_gradients(gradients: Sequence[Gradients]) -> Gradients:
 
 
 def padded_sizes(job: UpdateJob, sizes: Sequence[int]) -> tuple[int, int]:
-    """Return the padded numbers of items of a minibatch, and of those that minibatches are taken from.
+    """Return the padded number of items of a minibatch, and of the array that minibatches are taken from.
 
-    There is a program for each pair, so few pairs may occur in a run. They depend on this job alone, as a resumed run
-    computes what it would have computed.
+    A program is compiled for each pair of numbers, so few pairs may occur in a run. They depend on this job alone, so a
+    resumed run computes the same as the run without interruption.
     """
     width = padded_size(max(sizes), job.count_varies)
-    # Padding of what minibatches are taken from costs nothing but its memory.
+    # Padding of the array costs memory, and no time.
     return width, width * _doubled(3, len(sizes)) if job.count_varies else 1 << (job.items - 1).bit_length()
 
 
 def padded_size(count: int, count_varies: bool) -> int:
     """Return the padded number of items of a minibatch of `count`; few differ in a run, whatever its batches are."""
-    # Three times a power of two: full sequences are often a power of two, and up to half as many more are cut short.
+    # 3 * 2^n: the number of full sequences is often a power of two, and sequences cut short add at most half of that.
     return _doubled(12, count) if count_varies else _rounded_up(count)
 
 
