@@ -1,4 +1,4 @@
-"""What consoles show of reports: rates and time shares of two, progress toward the end, and the rows of the table."""
+"""Compute what consoles show from reports: rates and time shares between two, progress to the end, table rows."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ class Timeline(Callback):
     def follow(
         self, collecting: Collection[str], publishing: Collection[str], queued: Callable[[], Mapping[str, int]]
     ) -> None:
-        """Draw arrows from the stages that collect rounds to those that publish weights, each as `plan/stage`.
+        """Draw arrows from the stages that collect rounds to the stages that publish weights, each as `plan/stage`.
 
         `queued` returns the number of items at each stage.
         """

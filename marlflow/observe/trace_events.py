@@ -28,7 +28,7 @@ _GZIP = 16 + zlib.MAX_WBITS
 
 
 class TraceFile:
-    """Appends events to `path`; `earlier` are those of a file that another process has left.
+    """Appends events to `path`; `earlier` are the events that an earlier process wrote to it.
 
     Raises OSError while the disk refuses a piece, which is then written before the next one.
     """
