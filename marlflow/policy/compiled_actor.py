@@ -362,7 +362,7 @@ class CompiledActor:
         of = jnp.where(active, members, count)
         order = jnp.argsort(of)
         first = jnp.searchsorted(of[order], jnp.arange(count + 1))
-        # Each row's place among those of its member.
+        # Each row's position among the rows of its member.
         place = jnp.zeros(rows, jnp.int32).at[order].set(jnp.arange(rows, dtype=jnp.int32) - first[of[order]])
         compute = jax.vmap(self._outputs, (0, 0, None if memory is None else 0))
 

@@ -138,15 +138,15 @@ class Numbers(nn.Module):
 
 
 Prefix: TypeAlias = Literal["", "next_"]
-"""Of the columns of JointTransitions: of the decisions themselves, or of what follows them."""
+"""The prefix of columns of JointTransitions: none for the decisions, `next_` for what follows them."""
 
 
 class TeamQNetwork(nn.Module):
     """Publishes `actors`, by policy. All agents of a policy share its actor.
 
     `mixer` maps the agents' values [N, K], presence [N, K] and the rows of `mixer_input` (None: it sees nothing) to the
-    team's value [N]. Agents are in the order of `actors`, and those of a policy in the order of its seats.
-    `normalize_rewards`: values are those of rewards divided by `reward_unit`, their running root mean square.
+    team's value [N]. Agents are in the order of `actors`, and within a policy in the order of its seats. With
+    `normalize_rewards`, values estimate the return of rewards divided by `reward_unit`, their running root mean square.
     """
 
     def __init__(

@@ -132,7 +132,7 @@ class ReturnScale(nn.Module):
 class RewardUnit(nn.Module):
     """Divides rewards by their running root mean square, so that learning does not depend on their unit.
 
-    Nothing is subtracted: that would change what it is worth to end an episode early.
+    No mean is subtracted: that would change the value of ending an episode early.
     """
 
     def __init__(self) -> None:

@@ -103,7 +103,7 @@ class TokenTransformer(nn.Module):
 class Transformer:
     """A causal transformer over tokens, MultiDiscrete([V] * T) with T of at most 16; the value 0 is padding.
 
-    Features are those of the last token that is not padding. Every decision computes the whole sequence again.
+    Features come from the last token that is not padding. Every decision computes the whole sequence again.
     """
 
     num_layers: TinyCount = 2
