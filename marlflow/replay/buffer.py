@@ -53,7 +53,7 @@ class Store(Protocol[Drawn_co]):
 
     @property
     def terms(self) -> Mapping[str, int]:
-        """Settings that saved rows depend on, in addition to those of their windows."""
+        """Settings that saved rows depend on, in addition to the settings of their windows."""
         ...
 
     @property
