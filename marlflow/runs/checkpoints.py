@@ -1,6 +1,6 @@
 """Save and load a run's checkpoints (save_checkpoint), crash-safe: the newest complete one can always be loaded.
 
-What it contains is described by `checkpoint_format`.
+`checkpoint_format` describes the contents of a checkpoint.
 
 A checkpoint is written to a temporary folder, synced and renamed. Temporary names: `.partial-<env_steps>` (being
 written), `.replaced-<env_steps>` (until the new checkpoint of the same env steps is in place), `.removed-<env_steps>`.

@@ -23,8 +23,9 @@ from marlflow.runs.saved_runs import DRIVER, chosen, frozen_names, usable
 class SavedLeague:
     """A league as it was at a checkpoint.
 
-    `algorithms` has the name of each policy's, `agent_steps` the number that each live policy has sampled. `games` and
-    `env_steps` are those of training games. `meta` has the meta-strategy of each role, if the mode has any.
+    `algorithms` has the name of each policy's algorithm, `agent_steps` the agent steps that each live policy has
+    sampled. `games` and `env_steps` count training games. `meta` has the meta-strategy of each role, if the mode has
+    one.
     """
 
     checkpoint: Checkpoint

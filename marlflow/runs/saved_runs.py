@@ -1,6 +1,6 @@
-"""What a user names of a saved run: its folder, or `gallery:<name>`, a checkpoint in it, and who may play.
+"""Find what a user names of a saved run: its folder or `gallery:<name>`, a checkpoint in it, and its players.
 
-Nothing heavy is imported, so that a wrong name is refused at once.
+No slow module is imported, so that a wrong name is refused at once.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ def chosen(
 ) -> Checkpoint:
     """Return a valid checkpoint of a run; raise CheckpointUnusable if it is not there.
 
-    The best is that of the highest metric `checkpoint.best`. If the run had none, it is that with the highest score:
-    `scores` returns those of checkpoints, by env steps. If one is damaged that would have been chosen, a warning
-    is logged; if `strict`, CheckpointUnusable is raised.
+    The best checkpoint has the highest metric `checkpoint.best`. If the run set none, it has the highest score;
+    `scores` returns the score of each checkpoint, by env steps. If the checkpoint to choose is damaged, a warning is
+    logged and another one is chosen; if `strict`, CheckpointUnusable is raised.
     """
     checkpoint = _chosen(run_dir, which, scores)
     if checkpoint.passed_over and strict:
@@ -128,7 +128,7 @@ def run_folder(given: Path | str, purpose: str, verb: str) -> Path:
 
     `gallery:<name>` is a run that comes with marlflow. No link in a folder may lead out of it.
 
-    `purpose` is who needs it, a command for example, and `verb` what it does with it.
+    For messages, `purpose` names the command or function that needs the run, and `verb` says what it does with a run.
     """
     if str(given).startswith(PREFIX):
         return unpacked(str(given).removeprefix(PREFIX))
