@@ -20,7 +20,7 @@ from marlflow.sampling.worker import worker_name
 
 _SMALLEST_SHARE = 0.01
 _SLACK = 1e-9
-# Of hundreds of processes, a few show which ones are meant.
+# An error about hundreds of processes names this many of them.
 _MOST_NAMED = 10
 """Tolerance for sums of fractions."""
 

@@ -119,7 +119,7 @@ class PolicySpec:
         return acting.capabilities.as_learned
 
     def has_network_of(self, other: PolicySpec) -> bool:
-        """Return whether its parameters may be those of another policy: algorithm, model and spaces are equal."""
+        """Return whether it can take over another policy's parameters: algorithm, model and spaces are equal."""
         return (self.algorithm.name, self.model, self.spaces) == (other.algorithm.name, other.model, other.spaces)
 
 

@@ -73,7 +73,7 @@ def cause(error: BaseException) -> str:
 
 def never_ran(error: object) -> bool:
     """Return whether an actor was lost before it had a process, together with its machine."""
-    # Ray says that it never ran of an actor whose process died while it started, too.
+    # Ray also says "never ran" about an actor whose process ended while it started.
     text = str(error) if isinstance(error, ray.exceptions.RayActorError) else ""
     return "never ran" in text and "its worker process has died" not in text
 

@@ -235,7 +235,7 @@ class Host:
         return as_array(state), as_array(rows), numbers, held
 
     def load_replay(self, name: str, state: Any, *rows: Any) -> tuple[int, int] | RemoteError:
-        """Load a replay's state and rows; return the agent steps stored, and the number above those of its rows."""
+        """Load a replay's state and rows; return the agent steps stored, and the number after its last row's number."""
         try:
             stop = load_replay(RESIDENTS[name], memoryview(state), [memoryview(part) for part in rows])
             return RESIDENTS[name].stored, stop

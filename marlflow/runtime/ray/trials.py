@@ -43,7 +43,7 @@ _SETTINGS = {
 class Asha:
     """Compare trials at `grace_env_steps`, and at each `reduction_factor` times that, up to `max_env_steps`.
 
-    At each of these, a trial continues if it is among the best 1 / reduction_factor of those that came so far.
+    At each of these, a trial continues if it is among the best 1 / reduction_factor of all trials that reached it.
     """
 
     grace_env_steps: int
