@@ -204,7 +204,7 @@ class ActionDecoder:
         return list(self.values(action))
 
     def values(self, action: Array) -> Array:
-        """Convert `action` rows to those of the action space, [N, ...]; raises MarlflowError."""
+        """Convert the rows of `action` to actions of the action space, [N, ...]; raises MarlflowError."""
         space = self._space
         if isinstance(space, gym_spaces.Discrete) and not _are_numbers_below(action, int(space.n)):
             wrong = action[(action < 0) | (action >= space.n)][0]

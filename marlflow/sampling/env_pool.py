@@ -316,7 +316,7 @@ class _EnvBeingMade:
 
 @dataclass(slots=True)
 class _Received:
-    """What environments gave in one step, in order."""
+    """The rewards and other results of environments in one step, in order of receipt."""
 
     lanes: list[int] = field(default_factory=list)
     rewards: list[Any] = field(default_factory=list)

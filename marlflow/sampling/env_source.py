@@ -1,7 +1,7 @@
-"""What a worker's environments hand over for each env step: one table of lanes, filled from dicts or from arrays.
+"""The interface between a worker and its environments: for each env step, one table of lanes.
 
 `EnvPool` fills it from the dicts of PettingZoo environments, `BatchedEnvPool` from arrays [B, A, ...]. A compiled call
-hands over the columns of a whole fragment instead (`sampling.compiled`).
+returns the columns of a whole fragment instead (`sampling.compiled`).
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ _NO_AMOUNTS = np.empty(0, np.float64)
 class LaneStep:
     """The events of one env step in all environments, or of the resets of some.
 
-    `rewards` float64 [N] are of `lanes`, in order of receipt, in which a lane may repeat; of all lanes if `lanes` is
-    None. `infos` [S, N] are the stepped info columns beside them, NaN where there is no number; None if there are no
-    such columns. `ended`: lanes whose agents ended after those rewards, and whether each `terminated`, bool [E]; the
-    others were truncated. `last`: lanes [N] and their info columns that are read at an end [L, N], of agents that ended
-    and of all whose episode is over; None if nobody gave any.
-    `late_rewards` are of dead agents, or came before the first action. `over`: environments in which nobody is left.
-    `broken`: environments whose episodes broke, of which nothing counts; those that broke together share one failure.
+    `rewards`, float64 [N]: the rewards of `lanes` in order of receipt, where a lane may repeat; if `lanes` is None, of
+    all lanes. `infos` [S, N]: the stepped info columns for the same lanes, NaN where there is no number; None without
+    such columns. `ended` [E]: lanes whose agents ended after these rewards; `terminated`, bool [E]: whether they
+    terminated; the others were truncated. `last`: lanes [N] and their info columns that are read at an end [L, N], for
+    agents that ended and for all agents of an episode that is over; None if there are no such infos. `late_rewards`:
+    rewards of dead agents, or from before the first action. `over`: environments without a living agent. `broken`:
+    environments whose episodes broke, so that nothing in them counts; environments that broke together share one
+    failure.
 
-    `steady`: nothing ended, joined or broke, and the same lanes act again, in the same order.
+    `steady`: no agent ended or joined, nothing broke, and the same lanes act again, in the same order.
     """
 
     steady: bool = False
@@ -58,7 +59,7 @@ class LaneStep:
 class Finals(NamedTuple):
     """Final observations of N lanes by column, [N, ...] each.
 
-    `missing` bool [N], if not None, are those of which the environment gave none: columns but `state` lack their rows.
+    `missing`, bool [N], if not None: lanes without a final observation; all columns except `state` lack their rows.
     """
 
     seen: dict[str, Array]
@@ -134,7 +135,7 @@ class EnvSource(ABC):
 
     @abstractmethod
     def discard(self, indices: Sequence[int]) -> None:
-        """Give up the episodes of `indices`, which broke."""
+        """Discard the episodes of `indices`, which broke."""
 
     @abstractmethod
     def deciding(self) -> Array:
@@ -161,7 +162,7 @@ class EnvSource(ABC):
 
     @abstractmethod
     def finals(self, acting: ActingPolicy, lanes: Array) -> Finals:
-        """Return what `lanes` saw at the end, which are some of those that ended in the last step.
+        """Return the final observations of `lanes`, which are some of the lanes that ended in the last step.
 
         Raises ObservationOutside if a final observation does not fit its space.
         """

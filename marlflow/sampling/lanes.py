@@ -63,7 +63,8 @@ class Lanes:
     def read_by(self, entry_of: Array) -> Array:
         """Return whether stepped columns of lanes with these acting policies are read, bool [S, *shape of `entry_of`].
 
-        Those in rows are if the policy's rows have them; without a policy, if those of any policy do.
+        A column that belongs in rows is read if the policy's rows have it; for a lane without a policy, if any policy's
+        rows have it. Other columns are always read.
         """
         policies, by_entry = self.table.acting_policies, []
         for column in self.columns.stepped:
@@ -119,7 +120,7 @@ class Lanes:
     def begin_many(
         self, indices: Array, numbers: Array, envs: EnvSource, episodes: EpisodeSource
     ) -> dict[int, EnvironmentFailed]:
-        """Start the episodes `numbers` [N] in `indices` [N]; return those that failed, by environment."""
+        """Start the episodes `numbers` [N] in `indices` [N]; return the failures, by environment."""
         kept, failed = [], {}
         # One by one, few are quicker.
         many = len(indices) > _FEW and envs.first.declared
@@ -162,7 +163,7 @@ class Lanes:
     def assign_joined(
         self, envs: EnvSource, episodes: EpisodeSource, broken: Collection[int]
     ) -> dict[int, EnvironmentFailed]:
-        """Assign policies to agents that joined in running episodes, but `broken` ones; return those that failed."""
+        """Assign policies to agents that joined running episodes, except `broken` ones; return the failures."""
         failed = {}
         for index in np.flatnonzero(envs.is_running).tolist():
             if index not in broken and len(envs.adapters[index].agents) > self.num_assigned[index]:
@@ -220,8 +221,8 @@ class Credited:
     """The rewards, or an info column, of all lanes: `open` [lanes] is what their open rows have received so far.
 
     `entry_of` [lanes] has each lane's acting policy by number (-1: none). Amounts that belong to no row are added to
-    `unattributed` [entries + 1], whose last element is for lanes without a policy. If it does not add (`adds`), a row
-    has the last amount, and those of no row are forgotten.
+    `unattributed` [entries + 1], whose last element is for lanes without a policy. If `adds` is false, a row has the
+    last amount instead of the sum, and amounts that belong to no row are dropped.
     """
 
     __slots__ = ("_cells", "_entry_of", "_flat", "adds", "open", "unattributed")
@@ -302,7 +303,7 @@ class Credited:
 
 
 def add_to(totals: Array, lanes: Array | None, amounts: Array) -> None:
-    """Add `amounts` to those of `totals` [lanes] that are of `lanes`, which may repeat; None: to all."""
+    """Add `amounts` to `totals` [lanes] at `lanes`, which may repeat; None: at all lanes."""
     if lanes is None:
         totals += amounts
     else:

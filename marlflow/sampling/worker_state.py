@@ -1,8 +1,8 @@
-"""Save and restore what a rollout worker carries between collects.
+"""Save and restore the state that a rollout worker carries between collects.
 
 Not saved: weights and scheduled values, which every collect is given, and environments. Running episodes of batched
-environments are saved as snapshots; others are replayed (`replayed_state`). Those that cannot be continued restart from
-their seeds.
+environments are saved as their simulators' states; others are replayed (`replayed_state`). An episode that cannot be
+continued restarts from its seed.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class WorkerState(ABC):
         return ResumeReport(len(running) - len(intact) - restarted, restarted, lost)
 
     def _check_columns(self, tree: Tree) -> None:
-        """Raise CheckpointUnusable if the agents or the policies' columns differ from those of a saved state."""
+        """Raise CheckpointUnusable if a saved state has other agents, or other columns of a policy."""
         none, adapter, tables, problems = np.empty(0, np.int64), self.envs.first, tree["tables"], []
         agents = list(adapter.agents) if adapter.declared else None
         if tree["agents"] != agents:
@@ -174,7 +174,7 @@ class WorkerState(ABC):
                 acting.memory.load_state(of_lane["lane"], of_lane)
 
     def index(self, env: Tree) -> int:
-        """Return the position of a saved environment among those of this worker."""
+        """Return the position of a saved environment among this worker's environments."""
         return self.envs.env_indices.index(env["env"])
 
     @abstractmethod
@@ -191,8 +191,7 @@ class WorkerState(ABC):
     ) -> tuple[list[int], int]:
         """Continue saved episodes, or restart them from their seeds.
 
-        Returns the `env_indices` of those that go on as they were, and how many were restarted; the others are
-        abandoned.
+        Returns the `env_indices` of the episodes that continue, and how many were restarted; the others are discarded.
         """
 
 

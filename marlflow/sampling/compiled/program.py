@@ -304,7 +304,7 @@ class FragmentProgram:
         """Begin the next episodes in the environments `at` [K]; those beyond the last are none."""
         clipped = jnp.minimum(at, self._num_envs - 1)
         number = live.following[clipped]
-        # Numbers are below 2**32: one worker of a run never has so many episodes of one environment.
+        # Numbers are below 2**32: one worker of a run never has more episodes of one environment.
         key = mix(inputs.streams.at(clipped) + small(number))
         new = jax.vmap(self.calls.begin_one)(key.high >> 1)
         slots = small(jnp.arange(self._num_agents))

@@ -65,7 +65,7 @@ class CompiledRunner(Runner):
             number: CompiledActor(acting.actor, acting.spaces.observation)
             for number, acting in enumerate(self._acting_policies)
         }
-        # By the number of a cohort: what it was made of, and its parameters.
+        # By the number of a cohort: a key, the frozen policies whose parameters are stacked, and these parameters.
         self._stacked: dict[int, tuple[Any, Any, Given]] = {}
         self._fitting: dict[tuple[str, int], bool] = {}
         self._seating = seating(lanes, episodes, self._agents, self._fits, 0, 1)
