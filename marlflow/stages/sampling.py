@@ -89,7 +89,7 @@ class ByPolicy:
         return Traits(routes=dict.fromkeys(self.joint, JointFragment))
 
     def __call__(self, round: Round) -> Iterator[tuple[str, Fragment]]:
-        """Yield fragments with their learner's name; those of several policies last.
+        """Yield fragments with their learner's name; joint fragments, of several policies, come last.
 
         Raises PlanInvalid if a joint stream has the name of a policy that is not in it, or a stream has a policy
         without rows.
