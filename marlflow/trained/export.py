@@ -1,8 +1,8 @@
-"""Export a policy's network to ONNX or to PyTorch's .pt2, and compare what is written with the policy itself.
+"""Export a policy's network to ONNX or to PyTorch's .pt2, and compare the file with the policy itself.
 
-float32 has 24 bits, so two ways to compute the same sum differ by about 1e-7 of its largest terms. A difference in
-absolute numbers therefore grows with the outputs. What it means is said by the relative difference, by that of the
-actions' probabilities, and by whether any greedy action differs.
+float32 has 24 bits, so two ways to compute the same sum differ by about 1e-7 of its largest terms. An absolute
+difference therefore grows with the outputs. To judge it, use the relative difference, the difference of the actions'
+probabilities, and whether any greedy action differs.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ def export(
     """Write the network of a policy to a file that runs without marlflow, and a JSON file that describes it.
 
     `policy` is a policy of the run or a member of its league; None is the only one that learned. The default `file` is
-    `exports/<policy>.<format>` in the run's folder; the description is beside it. `format` "onnx" needs the extra
-    `onnx`. The other arguments are as in `load`. Then the file is run on 1,000 rows that the policy plays in the run's
-    environment, and compared; if it cannot be played, on arbitrary rows.
+    `exports/<policy>.<format>` in the run's folder; the description is in the same folder. `format` "onnx" needs the
+    extra `onnx`. The other arguments are as in `load`. Then the file is run on 1,000 rows that the policy plays in the
+    run's environment, and compared with the policy; if the environment cannot be played, on arbitrary rows.
 
     Raises InvalidInput for a policy without a network, or whose parameters adapt while it acts, and MarlflowError if
     the network cannot be converted, or computes something else.
@@ -207,7 +207,7 @@ def arbitrary_rows(trained: TrainedPolicy, count: int = ROWS, reason: str | None
 def _masks(spaces: Spaces, rows: int, generator: np.random.Generator) -> Array:
     mask = generator.random((rows, spaces.mask_width)) < 0.5
     for part in components(mask, spaces.choices):
-        # Of each component one is legal in any case; the part is a view.
+        # Each component needs a legal value; `part` is a view of `mask`.
         part[np.arange(rows), generator.integers(0, part.shape[1], rows)] = True
     return mask
 
@@ -283,9 +283,9 @@ _BATCHES = (1, 7)
 
 @dataclass(frozen=True, slots=True)
 class OutputDifference:
-    """How far the outputs of an exported file are from those of its policy, over `rows` rows.
+    """The difference between the outputs of an exported file and its policy, over `rows` rows.
 
-    `of` is what the rows are: `played` in the run's environment, or `arbitrary`; `reason` is why they are not played.
+    `of` says where the rows come from: `played` in the run's environment, or `arbitrary`; then `reason` says why.
     `largest` is the largest difference of a number, and `magnitude` the largest number compared. `relative` is the
     largest difference as a share of the largest number of its output in its row, or of 1 if that is larger.
     `probability` is the largest difference of the probability of an action, None for policies without logits.

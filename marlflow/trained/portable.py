@@ -31,7 +31,7 @@ Outputs = dict[str, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """An input: its name, dtype, shape of one row, and what it is. An observation is that of a `leaf`."""
+    """An input: its name, dtype, shape of one row, and kind. An observation input has one `leaf` of the observation."""
 
     name: str
     dtype: np.dtype[Any]

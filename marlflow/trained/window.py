@@ -125,7 +125,7 @@ def answer_events(pygame: Any) -> None:
 
 
 def manual_policy_of(env: Any) -> Any:
-    """Return the class `ManualPolicy` beside the environment's own module, as butterfly's have; None without one."""
+    """Return the class `ManualPolicy` of the environment's package, as in PettingZoo's butterfly; None without one."""
     package = type(env.unwrapped).__module__.rpartition(".")[0]
     if not package:
         return None
