@@ -13,7 +13,7 @@ REWARD_FROM: Final = "reward_from"
 """The first part of the names of coefficients, by which a policy's columns are added to its rewards."""
 
 At: TypeAlias = Literal["sum", "end"]
-"""What an episode's figure is: the sum over the agent's env steps, or the value at the agent's end."""
+"""An episode's figure: the sum over the agent's env steps, or the value at the agent's end."""
 
 
 class InfoColumn(NamedTuple):

@@ -76,7 +76,7 @@ Finite: TypeAlias = Annotated[float, Range(-_LARGEST_FLOAT32, _LARGEST_FLOAT32)]
 Amount: TypeAlias = Annotated[float, Range(0.0, _LARGEST_FLOAT32)]
 Noise: TypeAlias = Annotated[float, Range(0.0, 100.0)]
 Threshold: TypeAlias = Annotated[float, Range(0.0, INFINITY, above=True, infinite=True)]
-"""Of clipping: infinity disables it."""
+"""A threshold of clipping; infinity disables it."""
 
 LearningRate: TypeAlias = Annotated[float, Range(0.0, 1.0, low_means="nothing is learned")]
 ActorLearningRate: TypeAlias = Annotated[float, Range(0.0, 1.0, low_means="the actor learns nothing")]

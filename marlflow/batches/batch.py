@@ -35,7 +35,7 @@ class TrainBatch(ABC):
     __slots__ = ()
 
     count_varies: ClassVar[bool] = False
-    """Whether batches of about as many rows may have very different counts, as sequences of short episodes have."""
+    """Whether batches of similar size may have very different counts, as with sequences of short episodes."""
 
     @property
     @abstractmethod

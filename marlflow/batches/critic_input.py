@@ -23,7 +23,7 @@ CriticSees: TypeAlias = Literal["state", "obs", "agent"]
 """The environment's global state, the agent's own observation, its one-hot id."""
 
 OWN_OBSERVATION: tuple[CriticSees, ...] = ("obs",)
-"""What a critic sees that is not central."""
+"""The input of a critic that is not central."""
 
 
 @dataclass(frozen=True, slots=True)

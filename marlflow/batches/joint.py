@@ -56,7 +56,7 @@ class JointBatch(TrainBatch):
     agents: Array
     """The seats' agent slots, [K]."""
     seats: Mapping[str, slice]
-    """The columns of each policy in `present`, [N, K]; those of "left" are [N, K_left]."""
+    """Each policy's columns of `present`, [N, K]: a policy "left" has [N, K_left] of them."""
     present: Array
     """bool [N, K]: whether the agent decided."""
     columns: Mapping[str, Mapping[str, Array]]

@@ -60,9 +60,9 @@ class Findings:
             return
         # Reasons may name a wrapper, which is less work.
         mending = "or mend it in the environment" if "wrapper" in error.reason else "mend it in the environment"
-        remedy = "what it raised stands above: mend it there" if error.user_traceback else mending
+        remedy = "the traceback is above: mend it there" if error.user_traceback else mending
         if isinstance(error, EnvironmentHung):
-            remedy = "raise env.step_timeout_s if it may take so long; where it was then stands above"
+            remedy = "raise env.step_timeout_s if it may take so long; the stack at that time is above"
         self.problems.append(EnvProblem(f"{error.where}: {error.reason}", remedy, without_own_frames(error)))
 
     def about_tests(self) -> None:

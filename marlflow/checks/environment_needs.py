@@ -65,10 +65,10 @@ def _matchmaker_problems(subject: str, learner: LearnerConfig, experiment: Exper
         return
     needs = f"{subject} needs the same agents in every episode"
     if experiment.league is not None:
-        yield f"league: {needs}, and a league seats policies anew in each; choose league=none, or {_SINGLE}"
+        yield f"league: {needs}, and a league assigns policies in each episode; choose league=none, or {_SINGLE}"
     elif callable(experiment.mapping):
         dealer = matchmaker_name(experiment.mapping)
-        yield f"mapping: {needs}, and {dealer} seats policies anew in each; map by rules, or use {_SINGLE}"
+        yield f"mapping: {needs}, and {dealer} assigns policies in each episode; map by rules, or use {_SINGLE}"
 
 
 def _memory_problems(subject: str, learner: LearnerConfig, has_memory: Mapping[str, bool]) -> Iterator[str]:

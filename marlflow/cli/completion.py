@@ -54,7 +54,7 @@ SCRIPTS: Final[Mapping[str, str]] = {
     "uninstall=zsh": "compdef -d marlflow\nunfunction _marlflow\n",
     "uninstall=fish": "complete -c marlflow -e\nfunctions -e __marlflow_complete\n",
 }
-"""What `marlflow --shell-completion <key>` prints."""
+"""The output of `marlflow --shell-completion <key>`."""
 
 
 def complete(words: Sequence[str]) -> int:

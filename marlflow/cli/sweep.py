@@ -63,7 +63,7 @@ class Sweep:
                     raise
             except KeyboardInterrupt:
                 if "slurm" in launcher:
-                    print("jobs that are submitted go on; scancel ends them", file=sys.stderr)
+                    print("submitted jobs continue; scancel ends them", file=sys.stderr)
                 raise
             except MarlflowError:
                 raise

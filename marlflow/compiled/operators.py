@@ -208,7 +208,7 @@ DEFAULTS: Mapping[str, Any] = {
     "scale_grad_by_freq": False,
     "sparse": False,
 }
-"""Those that torch's own Python functions pass on, and that change nothing while they have these values."""
+"""Keyword arguments that torch's own Python functions pass on; with these values they have no effect."""
 
 VIEWS = frozenset(
     [

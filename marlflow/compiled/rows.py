@@ -127,7 +127,7 @@ REDUCTIONS: Mapping[str, Callable[..., Any]] = {
 _UNKNOWN = frozenset(
     ["max", "min", "argmax", "argmin", "median", "cumsum", "cumprod", "sort", "argsort", "topk", "count_nonzero"]
 )
-"""Those that are refused there, unless of all numbers where that is known."""
+"""Reductions that are refused over rows; `max` and `min` are refused only along a dimension."""
 
 
 def over_rows(rows: Rows, name: str, values: tuple[Any, ...], named: Mapping[str, Any]) -> Any:

@@ -12,7 +12,7 @@ from pathlib import Path
 from marlflow.base.files import cache_folder
 
 _FLAGS = ("--xla_cpu_multi_thread_eigen=false", "intra_op_parallelism_threads=1")
-"""One thread, as torch has in each process; a user's own settings of the same flags stand."""
+"""One thread, as torch has in each process; a user's own settings of the same flags are not replaced."""
 _TESTED = "0.10"
 _CACHE_BYTES = 2**30
 

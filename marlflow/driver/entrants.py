@@ -270,7 +270,7 @@ class Entrants:
         theirs = [role.agents for role in run.league.members.sides.roles]
         if roles != theirs:
             raise ConfigInvalid(
-                [f"{label}: the roles of {run.run_dir} are {theirs}, and those of this run are {roles}"]
+                [f"{label}: the roles of {run.run_dir} are {theirs}, and the roles of this run are {roles}"]
             )
         mixture = [{name: weight for name, weight in of_role.items() if weight > 0} for of_role in run.league.meta]
         names = dict.fromkeys(name for of_role in mixture for name in of_role)

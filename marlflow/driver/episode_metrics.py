@@ -103,7 +103,7 @@ class EpisodeWindow:
     team_returns: deque[float] = field(default_factory=_window)
     env_steps: deque[float] = field(default_factory=_window)
     infos: dict[str, deque[float]] = field(default_factory=dict)
-    """By info column; those that nobody gave are missing."""
+    """By info column; without the columns that no agent has given."""
 
     def add(self, totals: EpisodeTotals) -> None:
         """Append an episode."""

@@ -144,7 +144,7 @@ def _check_playable(finished: FinishedRun) -> None:
         raise ConfigInvalid(problems)
     if callable(finished.checked.spec.mapping):
         raise ConfigInvalid(
-            ["the environment does not declare its agents, so nobody can be seated; see possible_agents"]
+            ["the environment does not declare its agents, so no policy can be assigned to one; see possible_agents"]
         )
 
 
@@ -162,7 +162,7 @@ def _tournament(
         team = entrants.own_team()
         return Tournament(sides, (), team, seed, team_games(team, checked.agents, episodes or EPISODES))
     if sides is None:
-        raise ConfigInvalid([f"{checked.agents[0]!r} is the only side of this game, so nobody can play against it"])
+        raise ConfigInvalid([f"{checked.agents[0]!r} is the only side of this game, so it has no rival"])
     live = [name for name in checked.spec.learning if name in finished.saved.names]
     pairs = found_pairs(entrants, members or live, [RANDOM] if against is None else _several(against), sides)
     return Tournament(sides, pairs, None, seed, list(pair_games(pairs, sides, episodes or GAMES, seed)))

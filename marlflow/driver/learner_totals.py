@@ -43,7 +43,7 @@ class LearnerTotals:
     staleness: float | None = None
     since_report: list[Update] = field(default_factory=list)
     has_staleness: bool = True
-    """Whether the rows' versions are its own; those of other policies say nothing about staleness."""
+    """Whether rows have versions of its own policies; versions of other policies say nothing about staleness."""
     played: EpisodeWindow = field(default_factory=EpisodeWindow)
     evaluation: tuple[float, float] | None = None
     """Mean return per agent, and of the sum over agents, in the last evaluation."""

@@ -160,7 +160,7 @@ class StopConditions(Service):
                 reason = "enough" if self._is_done(name) else "all that was recorded"
                 self._end(name)
                 learner_has = f"policy {name} has" if learner.members == (name,) else f"learner {name} has"
-                self._notify(f"{learner_has} learned {reason}: its plan ends, it goes on acting")
+                self._notify(f"{learner_has} learned {reason}: its plan ends, and it continues to act")
 
     def state(self) -> Tree:
         # With the condition: a resumed run may have another, and the learner then learns again.

@@ -285,7 +285,7 @@ def _exposed(runtime: RuntimeConfig) -> Iterator[str]:
     if runtime.name == "ray" and ((joins := cluster_address(runtime)) or runtime.node_ip_address):
         opened = cluster_setting(runtime) if joins else f"runtime.node_ip_address={runtime.node_ip_address}"
         yield (
-            f"{opened}: the run's processes listen on the network, and whoever reaches them with Ray's "
+            f"{opened}: the run's processes listen on the network, and anyone who reaches them with Ray's "
             "token can run code in them"
         )
 

@@ -96,12 +96,12 @@ class AgentSlots:
             try:
                 return (observation[_OBSERVATION] if self._inner[slot] else observation), observation[MASK]
             except (KeyError, TypeError, IndexError) as error:
-                reason = f"the observation has no {MASK!r} beside it, as its space declares"
+                reason = f"the observation has no {MASK!r} with it, which its space declares"
                 raise self._location.broken(reason, self.agents[slot]) from error
         mask = info.get(MASK) if info else None
         if mask is not None and not self.masked[slot]:
             agent = self.agents[slot]
-            raise self._location.broken("info['action_mask'] came, but reset() gave nobody one", agent)
+            raise self._location.broken("info['action_mask'] came, but reset() gave no agent one", agent)
         return observation, mask
 
     def split_final(self, slot: int, observation: Any, info: Mapping[str, Any] | None) -> tuple[Any, Array | None]:

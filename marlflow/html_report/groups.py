@@ -102,7 +102,7 @@ class Grouping:
 
 
 BY_CONFIGURATION: Final = Grouping()
-"""The default: all keys count, but for the seed."""
+"""The default: all keys count, except the seed."""
 
 
 def entries(config: Config, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -139,7 +139,7 @@ LEFT_OUT = ("seed", "log", "checkpoint")
 """Sections of a configuration in which the runs of a group may differ: none of them changes what is learned."""
 
 ADDS_STATE = ("marlflow.env.wrappers.shipped.joint_state",)
-"""Wrappers that only add a state: rewards, observations and ends of episodes are those of the environment."""
+"""Wrappers that only add a state: rewards, observations and ends of episodes stay the environment's."""
 
 # Keys of `env` that are not about the task.
 _POOL = ("num_envs", "step_timeout_s", "batched")

@@ -16,7 +16,7 @@ Over: TypeAlias = Literal["env_steps", "times_s"]
 """The horizontal axis of a curve."""
 
 ALL_AGENTS = "all agents"
-"""The title of the return of everybody together."""
+"""The title of the return of all agents together."""
 
 _EVERYBODY = "sum over all agents, per episode"
 # Points of a group's curve.

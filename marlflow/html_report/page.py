@@ -29,7 +29,7 @@ from marlflow.html_report.stages import faults, plan_boxes, speed, stage_shares
 from marlflow.html_report.statistics import RESAMPLES, BootstrapInterval, can_differ, chance_of_order, summary_names
 
 GENERATOR = "marlflow report"
-"""What the page names as its generator, by which a later report knows that it may replace it."""
+"""The generator named in the page, by which a later report knows that it may replace the page."""
 
 _MOST_KEYS = 5
 # Reports come at whole rounds, so that equal runs may end some env steps apart.
@@ -126,7 +126,7 @@ def view_of(task: Task, comparisons: Sequence[GroupComparison], number: int) -> 
 
 def _setting_figure(comparison: GroupComparison, swept: SweptSetting, name: str) -> ReportFigure:
     legend = tuple((look(place), line.title) for place, line in enumerate(swept.lines) if line.title)
-    captions = {"log": "Logarithmic axis.", "symlog": "Logarithmic axis, but for 0 at its left."}
+    captions = {"log": "Logarithmic axis.", "symlog": "Logarithmic axis, except 0 at its left."}
     parts = [
         captions.get(swept.scale, ""),
         "" if swept.connected else "Groups differ in other settings too, so that no line connects them.",
@@ -291,7 +291,7 @@ def notes_on(groups: Mapping[str, RunGroup]) -> Iterator[str]:
         if max(steps) > _UNEQUAL * min(steps):
             yield (
                 f"The runs of {name} have between {min(steps):,} and {max(steps):,} env steps. Their curve ends "
-                "with the shortest run, and final returns are those of each run's own end."
+                "with the shortest run, and final returns are taken at each run's own end."
             )
         if repeated := [seed for seed, times in Counter(group.seeds).items() if times > 1]:
             yield (
@@ -315,8 +315,7 @@ def grouped(content: PageContent) -> Iterator[str]:
             yield f"{view.task.name} has environments that differ in {', '.join(keys)}, because of merge."
         if mixed := [one.measure.title for one in view.comparisons if len({row.mode for row in one.rows}) > 1]:
             yield (
-                f"In {view.task.name}, {', '.join(mixed)}: policies of some groups acted in another way than those of "
-                "others."
+                f"In {view.task.name}, {', '.join(mixed)}: policies acted in another way in some groups than in others."
             )
 
 

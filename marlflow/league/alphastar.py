@@ -59,7 +59,7 @@ class AlphaStar(LeagueMode):
     def problems(self, members: Members) -> list[str]:
         live = list(members.incarnations)
         problems = [
-            f"roles names policy {policy!r}, which does not learn here; those that learn are {', '.join(live)}"
+            f"roles names policy {policy!r}, which does not learn here; the policies that learn are {', '.join(live)}"
             for policy in self.roles
             if not members.is_live(policy)
         ]

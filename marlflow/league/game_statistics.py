@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 TIE_TOLERANCE = 1e-9
-NO_WINNER = "in no game did a side score more than another, so nobody won: draws, or a game without winners"
+NO_WINNER = "in no game did a side score more than another, so no side won: draws, or a game without winners"
 
 
 @dataclass(slots=True)

@@ -74,7 +74,7 @@ class NFSP(LeagueMode):
         for response, average in self.average_of.items():
             for name, group in ((response, "dqn"), (average, "clone")):
                 if not members.is_live(name):
-                    known = meant(name, members.incarnations, "those that learn are")
+                    known = meant(name, members.incarnations, "the policies that learn are")
                     yield f"it needs a policy {name!r} that learns{known}; add it, policy@policies.{name}={group}"
 
     def rival(self, view: LeagueView, policy: str, role: int, generator: np.random.Generator) -> str | None:

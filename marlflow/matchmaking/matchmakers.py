@@ -180,7 +180,7 @@ class AllowedSeats:
                 yield f"it seated agent {agent!r}, which does not exist{meant(str(agent), self.agents, 'there are')}"
         for agent in self.agents:
             if agent not in matchup:
-                yield f"it seated nobody as agent {agent!r}"
+                yield f"it assigned no policy to agent {agent!r}"
                 continue
             policy = matchup[agent]
             if not isinstance(policy, str) or policy not in self.fits:
@@ -188,7 +188,7 @@ class AllowedSeats:
                 yield f"it seated {policy!r} as agent {agent!r}, and there is no such policy{remedy}"
             elif agent not in self.fits[policy]:
                 fitting = ", ".join(self.fits[policy])
-                yield f"it seated policy {policy!r} as agent {agent!r}, but the policy's spaces are those of {fitting}"
+                yield f"it seated policy {policy!r} as agent {agent!r}, but the policy has the spaces of {fitting}"
 
 
 def deal_one(matchmaker: Matchmaker, seats: AllowedSeats, episode: EpisodeId, seed: int) -> dict[str, str]:

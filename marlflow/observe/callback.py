@@ -68,7 +68,7 @@ class RunEnd:
 
 
 Answer: TypeAlias = StopRun | EvaluateNow | None
-"""What a callback may return of what happens; None: nothing is asked."""
+"""A callback's return value: a request to the run, or None."""
 
 
 class Callback:

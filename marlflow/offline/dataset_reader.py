@@ -170,7 +170,7 @@ class DatasetWorker:
             before = f"policy {policy!r} had {position['of']} recorded fragments when it was kept"
             raise CheckpointUnusable([f"{before}, and has {reader.size} now; give it the same records"])
         if position["mark"] != reader.mark:
-            before = f"the records of policy {policy!r} are others than those that it was kept with"
+            before = f"the records of policy {policy!r} are not the records of the saved state"
             raise CheckpointUnusable([f"{before}; give it the same records"])
         reader.positions[env_index] = position["next"]
 

@@ -119,7 +119,7 @@ class Vmapped:
             other is not None and torch.allclose(one, other, _TOLERANCE, _TOLERANCE, equal_nan=True)
             for one, other in pairs
         ):
-            self._give_up("its outputs would differ from those of one version alone")
+            self._give_up("its outputs would differ from the outputs of one version alone")
 
     def _give_up(self, reason: str) -> None:
         self.is_wrong = True

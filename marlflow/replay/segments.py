@@ -27,7 +27,7 @@ class StoredColumns:
     """The columns that a store keeps, in addition to the windows of NStep; `optional` ones may be in no batch."""
 
     seen: Mapping[str, str]
-    """What is needed also after a row's window, with the segment property that has it after the last row."""
+    """Columns also needed after a row's window, each with the segment property that has it after the last row."""
     taken: Sequence[str]
     properties: Sequence[str] = ()
     """Properties of segments, stored unchanged."""
@@ -50,7 +50,7 @@ class SegmentStore:
     """Stores at most `capacity` rows in whole segments; a unit is a row."""
 
     row_name: ClassVar[str] = "agent steps"
-    """What rows are, in errors."""
+    """The name of rows in errors."""
 
     __slots__ = (
         "_names",

@@ -39,7 +39,7 @@ class RunState:
 
 
 UNKNOWN: Final = RunState("unknown")
-"""The state of a run that wrote none, as those of earlier versions."""
+"""The state of a run that wrote none, such as a run of an earlier version."""
 
 
 def write_state(run_dir: Path, name: StateName, reason: str = "") -> None:

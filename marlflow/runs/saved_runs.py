@@ -30,7 +30,7 @@ EXPERIMENT = "experiment.json"
 """The file of a run's folder that describes its experiment as plain data, in the form of a configuration."""
 
 Which = Literal["best"] | int | None
-"""Which checkpoint of a run: that of the highest metric, that of so many env steps, or the newest."""
+"""A checkpoint of a run: the best by a metric, the one at this number of env steps, or (None) the newest."""
 RUN_MARKS = ("run.json", EXPERIMENT, "checkpoints", ".hydra")
 """A run's folder has at least one of these."""
 PREFIX = "gallery:"

@@ -98,7 +98,7 @@ class PolicySpec:
     spaces: Spaces
     seed: int
     columns: Mapping[str, Literal["credited", "info"]] = field(default_factory=dict)
-    """Info columns of its rows, besides those that its algorithm needs (see `Policy.row_columns`)."""
+    """Info columns of its rows, in addition to the columns that its algorithm needs (see `Policy.row_columns`)."""
     reward_from: Mapping[str, ScheduledFloat] = field(default_factory=dict)
     """The columns that are added to rewards, with their coefficients."""
 

@@ -183,7 +183,7 @@ class Lanes:
             agent = agents[slot]
             entry = self.matchups[index].get(agent) or self.policy_of(agent)
             if (seat := self.table.seat(entry, lane)) is None:
-                reason = f"it is mapped to policy {entry!r}, which plays nobody who was there at the start"
+                reason = f"it is mapped to policy {entry!r}, which plays no agent of the episode's start"
                 raise EnvironmentFailed(adapter.where(agent), reason)
             self._check_spaces(agent, adapter, self.table.acting_policies[seat.number])
             # A matchup is shared between environments, so it is replaced, not changed.
@@ -207,7 +207,7 @@ class Lanes:
             return
         spaces = adapter.observation_space(agent), adapter.action_space(agent)
         if spaces != (acting.spaces.observation, acting.spaces.action):
-            reason = f"its spaces {spaces} are not those of its policy {acting.policy!r}"
+            reason = f"its spaces {spaces} differ from the spaces of its policy {acting.policy!r}"
             raise EnvironmentFailed(adapter.where(agent), reason)
         self._checked.add((agent, acting.policy))
 

@@ -55,7 +55,7 @@ class MembersSent:
 
     members: int = 0
     size_bytes: int = 0
-    """Of their parameters; workers on one machine read the same copy."""
+    """The size of their parameters; workers on one machine read the same copy."""
     hits: int = 0
     """Frozen policies in the call's matchups that were not sent, as the process had them."""
 
@@ -80,7 +80,7 @@ class Evaluated:
     acted: Mapping[str, EvaluationMode] = field(default_factory=dict)
     """How policies and frozen entries acted: `sampled` if they drew random numbers, else `greedy`.
 
-    Those that did not act are missing, and those that an inference actor acts for.
+    Policies that did not act, or for which an inference actor acts, are missing.
     """
 
     def __add__(self, other: Evaluated) -> Evaluated:
@@ -136,7 +136,7 @@ class Receipt:
     worker: int
     env_steps: int
     agent_steps: int
-    """Of all policies, recorded or not."""
+    """Agent steps of all policies, recorded or not."""
     episodes: tuple[EpisodeResult, ...]
     policies: Mapping[str, PolicyReceipt]
     """Recorded policies only."""

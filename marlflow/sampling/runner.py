@@ -30,7 +30,7 @@ class Runner:
     """Steps `envs` in lockstep, as Gymnasium's VectorEnv and SB3's VecEnv do; no `builder` means no rows."""
 
     compiled: CompiledCalls = CompiledCalls()
-    """What was compiled since the last receipt."""
+    """The programs compiled since the last receipt."""
 
     def __init__(
         self,

@@ -75,8 +75,8 @@ class SamplerConfig:
     """Number of frozen versions of a policy whose parameters stay ready to act without being seated."""
 
     cohorts: Sequence[Mapping[str, Mapping[str, float]]] = ()
-    """Policies that never change and differ only in their parameters and scheduled values, which they act by: the
-    scheduled values by policy, for each network. Those of one network act in one call, unless rows are recorded."""
+    """Fixed policies that differ only in their parameters and scheduled values: for each network, the scheduled values
+    by policy. Policies of one network act in one call, unless rows are recorded."""
 
     @property
     def policy_of(self) -> PolicyOf:

@@ -46,7 +46,7 @@ _FORMAT = "marlflow export 1"
 _MOST = 1e-3
 
 _MEANINGS: Mapping[str, str] = {
-    "logits": "log-probabilities of the actions, up to a constant; those of all components side by side",
+    "logits": "log-probabilities of the actions, up to a constant; all components concatenated",
     "q_values": "action values",
     "mean": "mean of the Gaussian, in the coordinates of `distribution`",
     "log_std": "log standard deviation of the Gaussian, in the same coordinates",

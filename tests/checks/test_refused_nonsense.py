@@ -47,8 +47,8 @@ REFUSED = {
     ),
     "snapshot of nobody": (
         (*ALPHASTAR, f"{MODE}.reset_to=typo@1"),
-        "league.matchmaker.reset_to is 'typo@1', and there is no policy 'typo' that learns; those that learn are main, "
-        "other",
+        "league.matchmaker.reset_to is 'typo@1', and there is no policy 'typo' that learns; the policies that learn "
+        "are main, other",
     ),
     "a later snapshot": (
         (*RESETS, f"{MODE}.reset_to=main@7"),
@@ -67,7 +67,8 @@ REFUSED = {
     ),
     "role of nobody": (
         (*ALPHASTAR, f"{MODE}.roles.typo=main_exploiter"),
-        "league.matchmaker: roles names policy 'typo', which does not learn here; those that learn are main, other",
+        "league.matchmaker: roles names policy 'typo', which does not learn here; the policies that learn "
+        "are main, other",
     ),
     "exploiters only": (
         (*ALPHASTAR, f"{MODE}.roles.main=league_exploiter", f"{MODE}.roles.other=main_exploiter"),

@@ -162,7 +162,7 @@ def test_masks_that_come_late_are_an_error_and_not_overlooked():
             *rest, infos = super().step(actions)
             return *rest, {agent: {"action_mask": np.array([1, 0])} for agent in infos} if self.t >= 2 else infos
 
-    with pytest.raises(EnvironmentFailed, match="reset\\(\\) gave nobody one") as caught:
+    with pytest.raises(EnvironmentFailed, match="reset\\(\\) gave no agent one") as caught:
         worker(Late).collect(3)
     assert "env step 2" in caught.value.where
 

@@ -149,7 +149,7 @@ def told(matchup: Any) -> str:
     ("matchup", "reason"),
     [
         (None, "it dealt None, not a mapping {agent: policy}"),
-        ({"left": "main"}, "it seated nobody as agent 'right'"),
+        ({"left": "main"}, "it assigned no policy to agent 'right'"),
         (
             {"left": "main", "right": "main", "rigth": "main"},
             "it seated agent 'rigth', which does not exist; did you mean 'right'?",
@@ -164,12 +164,12 @@ def told(matchup: Any) -> str:
         ),
         (
             {"left": "main", "right": "lefty"},
-            "it seated policy 'lefty' as agent 'right', but the policy's spaces are those of left",
+            "it seated policy 'lefty' as agent 'right', but the policy has the spaces of left",
         ),
         (
             {"left": "zzz"},
             "it seated 'zzz' as agent 'left', and there is no such policy; the policies are main, rival, lefty; "
-            "it seated nobody as agent 'right'",
+            "it assigned no policy to agent 'right'",
         ),
     ],
 )

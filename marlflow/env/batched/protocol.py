@@ -121,7 +121,7 @@ def info_keys(env: BatchedEnv) -> tuple[str, ...]:
 
 
 FUNCTIONAL_ENVIRONMENTS: Final = "env=functional, jaxmarl, jumanji or pgx, or env=lbf with env.batched=true"
-"""Those that are functional, for messages."""
+"""The functional environments, for messages."""
 
 
 def is_functional(env: BatchedEnv) -> bool:

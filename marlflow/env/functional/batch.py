@@ -20,7 +20,7 @@ from marlflow.env.functional.wrapping import compared, functional_wrapped
 from marlflow.env.functional_protocol import FunctionalEnv
 
 ROWS_PER_RESET = 8
-"""Resets of at most so many environments share a compiled call; the next one takes as many times more."""
+"""Resets of at most this many environments share a program; the next program takes this many times more."""
 _PICTURE = "rgb_array"
 
 

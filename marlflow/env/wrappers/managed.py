@@ -98,8 +98,8 @@ def _acting_problems(manager_acts: str, space: Any, moved: Any) -> Iterator[str]
         return
     if not isinstance(space, spaces.Discrete):
         yield (
-            f"manager_acts=every_env_step: to go on is one more number, and options are {space!r}; set options to a "
+            f"manager_acts=every_env_step: to continue is one more number, and options are {space!r}; set options to a "
             "number, or manager_acts=when_due"
         )
     if moved is not None:
-        yield "manager_acts=every_env_step: going on keeps the option as it is; leave moved out, or set when_due"
+        yield "manager_acts=every_env_step: to continue keeps the option as it is; leave moved out, or set when_due"

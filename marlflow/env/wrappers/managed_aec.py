@@ -382,7 +382,7 @@ class ManagerView:
 
     def __init__(self, observation: spaces.Space[Any], rules: OptionRules) -> None:
         options = rules.space
-        assert isinstance(options, spaces.Discrete), "only a mask of numbered options can leave nothing but going on"
+        assert isinstance(options, spaces.Discrete), "numbered options only: the mask must be able to leave one action"
         self._rules = rules
         self.go_on = int(options.start + options.n)
         self.action_space = spaces.Discrete(int(options.n) + 1, start=int(options.start))

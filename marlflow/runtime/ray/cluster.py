@@ -39,7 +39,7 @@ _ANSWERS_WITHIN_S = 5.0
 _START = "start one with `ray start --head`, or set runtime.address=local to have one started for the run"
 _TOKEN = (
     "set RAY_AUTH_MODE=token here, with the cluster's ~/.ray/auth_token on each of its machines, or start it again "
-    "with RAY_AUTH_MODE=disabled where nobody else can reach it"
+    "with RAY_AUTH_MODE=disabled where no other user can reach it"
 )
 # The preface of an HTTP/2 client and an empty SETTINGS frame; a server answers with its own SETTINGS frame (type 4).
 _HTTP2_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"

@@ -203,7 +203,7 @@ class RayReplicas:
             return False
         for answer in answers:
             if isinstance(answer, RemoteError):
-                raise ActorLost(f"the replicas of {self.key} could not go on: {answer.text}") from as_exception(answer)
+                raise ActorLost(f"the replicas of {self.key} did not resume: {answer.text}") from as_exception(answer)
         self.learner.confirm_restored(answers[-1])
         return True
 
