@@ -3,8 +3,8 @@
 python -m benchmarks.tuning --part optuna asha joblib --folder runs/tuning
 
 `optuna`: 20 trials of 2,048 env steps, seed 0; then the best settings and the experiment's own with five other seeds.
-`asha`: the example of docs/sweeps.md, `marlflow tune` with 32 trials: its env steps as a share of the env steps of the same
-trials without a scheduler, and the best trial of both.
+`asha`: the example of docs/sweeps.md, `marlflow tune` with 32 trials: its env steps as a share of the env steps of the
+same trials without a scheduler, and the best trial of both.
 `joblib`: five seeds at a time and one after the other write the same metrics, except times, and the same checkpoints.
 """
 
