@@ -180,7 +180,7 @@ class AllowedSeats:
                 yield f"it seated agent {agent!r}, which does not exist{meant(str(agent), self.agents, 'there are')}"
         for agent in self.agents:
             if agent not in matchup:
-                yield f"it assigned no policy to agent {agent!r}"
+                yield f"it seated no policy as agent {agent!r}"
                 continue
             policy = matchup[agent]
             if not isinstance(policy, str) or policy not in self.fits:

@@ -113,6 +113,6 @@ def test_standings_say_if_nobody_has_ever_won(returns: tuple[float, float], says
     agents = ["player_0", "player_1"]
     members = Members(default_sides(agents), {"main": agents, "random": agents}, live=["main"])
     payoffs = Payoffs(members.sides, live=["main"])
-    assert "nobody won" not in standings_text(standings(members, payoffs, Ratings(["main"])))
+    assert "no side won" not in standings_text(standings(members, payoffs, Ratings(["main"])))
     payoffs.add(Game(("main", "random"), returns, env_steps=9))
-    assert ("nobody won" in standings_text(standings(members, payoffs, Ratings(["main"])))) == says
+    assert ("no side won" in standings_text(standings(members, payoffs, Ratings(["main"])))) == says

@@ -131,7 +131,7 @@ class Locked:
         ),
         (
             lambda *_: {"cart_0": "prey"},
-            "mapping: matchmaker <lambda>, trial, episode 0: it assigned no policy to agent 'cart_1'",
+            "mapping: matchmaker <lambda>, trial, episode 0: it seated no policy as agent 'cart_1'",
         ),
         (
             Locked(),

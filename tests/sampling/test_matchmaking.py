@@ -149,7 +149,7 @@ def told(matchup: Any) -> str:
     ("matchup", "reason"),
     [
         (None, "it dealt None, not a mapping {agent: policy}"),
-        ({"left": "main"}, "it assigned no policy to agent 'right'"),
+        ({"left": "main"}, "it seated no policy as agent 'right'"),
         (
             {"left": "main", "right": "main", "rigth": "main"},
             "it seated agent 'rigth', which does not exist; did you mean 'right'?",
@@ -169,7 +169,7 @@ def told(matchup: Any) -> str:
         (
             {"left": "zzz"},
             "it seated 'zzz' as agent 'left', and there is no such policy; the policies are main, rival, lefty; "
-            "it assigned no policy to agent 'right'",
+            "it seated no policy as agent 'right'",
         ),
     ],
 )
