@@ -35,7 +35,7 @@ class Range:
 
     def problem(self, value: float) -> str | None:
         """Return what `value` should be, such as `must be at least 1`; None if it is in range."""
-        # By comparisons alone, because whole numbers of hundreds of digits fit into no float.
+        # Only comparisons: a whole number of hundreds of digits does not fit into a float.
         if not abs(value) < INFINITY and not (self.infinite and value == INFINITY):
             return "must be a number or inf" if self.infinite else f"must be {self}"
         if value < self.low or (self.above and value == self.low):
