@@ -30,7 +30,7 @@ OWN_OBSERVATION: tuple[CriticSees, ...] = ("obs",)
 class CriticInput:
     """The rows that a central critic sees: the parts `sees`, in that order, one after the other.
 
-    `layout` is that of the rows: float32, or bytes if a part has pixels.
+    `layout` describes the rows: float32, or bytes if a part has pixels.
     """
 
     sees: tuple[CriticSees, ...]

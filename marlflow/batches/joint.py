@@ -109,7 +109,7 @@ class JointBatch(TrainBatch):
 def join(batches: Mapping[str, Batch], agents: Mapping[str, Sequence[int]] | None = None) -> JointBatch:
     """Align several policies' batches as joint rows; seats follow the order of `batches`, then agent slots.
 
-    `agents` fixes each policy's slots (default: those in its batch). Raises ValueError if an agent has no seat, or
+    `agents` fixes each policy's slots (default: the slots in its batch). Raises ValueError if an agent has no seat, or
     decides twice at one env step.
     """
     keys, rows = joint_rows(batches)

@@ -1,4 +1,4 @@
-"""Joint segments, and what replays draw from them: rows of several agents side by side, in the order of their episodes.
+"""Joint segments, and the batches that replays draw from them: rows of several agents, in the order of their episodes.
 
 Mixers and action critics learn from the decisions of all members at one env step, and from what followed them. Rows of
 agents that are absent (dead, or not there yet) are zero, and marked so.
@@ -87,7 +87,7 @@ class JointSequenceTransitions(TrainBatch):
     @property
     def rows(self) -> int:
         trained = self.columns["trained"]
-        # The step after the last trained row is no row of its own.
+        # The step after the last trained row has no row.
         burn_in = self.columns["valid"].shape[1] - trained.shape[1] - 1
         seats = [column for name, column in self.columns.items() if name.endswith(":valid")]
         return sum(int((valid[:, burn_in:-1] & trained[:, :, None]).sum()) for valid in seats)
