@@ -62,7 +62,7 @@ class SameSpaces:
         return space
 
     def note(self) -> str:
-        """Return what to say of the methods that made copies; "" if none did."""
+        """Return the note on methods that made copies; "" if none did."""
         if not self.copied:
             return ""
         methods = " and ".join(f"{name}(agent)" for name in self.copied)
@@ -77,7 +77,7 @@ class SameSpaces:
 _CYCLES = 250
 _PETTINGZOO = str(Path(pettingzoo.__file__).parent)
 _PETTINGZOO_TESTS = str(Path(_PETTINGZOO, "test"))
-# PettingZoo's words for tables whose agents are not those in `agents`, also where one of these is missing.
+# PettingZoo's messages about tables whose agents differ from `agents`, or lack one of them.
 _OTHER_AGENTS = re.compile(r"agents should not be given an? (reward|termination|truncation|info) if they were")
 _NONE = {"reward": "0.0", "termination": "False", "truncation": "False", "info": "{}"}
 # PettingZoo warns of every Dict observation, also of its own convention for action masks.

@@ -92,7 +92,8 @@ class Ledger:
         self._step, self._reset = env.step, env.reset
         self.accounts: dict[int | None, Account] = {}
         self.running = Account(None)
-        # Groups of which several agents received a reward in one step, and those in which these ever differed.
+        # Groups in which several agents received a reward in one step, and the groups in which such rewards ever
+        # differed.
         self.compared: set[str] = set()
         self.unequal: set[str] = set()
         # Agents that ever acted without a cost.
