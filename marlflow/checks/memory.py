@@ -1,4 +1,4 @@
-"""Compare a lower bound of a run's memory with what is available.
+"""Compare a lower bound of a run's memory with the available memory.
 
 It counts networks without critics and rows without bookkeeping, so a run that fits is never refused.
 """
@@ -44,7 +44,7 @@ def memory_problems(
 ) -> Iterator[str]:
     """Yield a problem if the run needs more memory than there is; clusters are not checked.
 
-    `players` lists the agents of each policy. `available_bytes` None: those left on this machine.
+    `players` lists the agents of each policy. `available_bytes` None: the memory left on this machine.
     """
     if cluster_address(experiment.runtime) is not None:
         return

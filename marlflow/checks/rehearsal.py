@@ -51,7 +51,7 @@ _OURS: Final = {"marlflow", "torch", "numpy", "builtins"}
 def rehearsal_problems(spec: RunSpec, state_space: gym.Box | None = None) -> Iterator[str]:
     """Yield a problem for each learner whose network or plan fails on rows of its spaces.
 
-    Learners without users' code are skipped. `state_space` is that of the environment's global state.
+    Learners without users' code are skipped. `state_space` is the space of the environment's global state.
     """
     with _restored_random_state():
         for learner in spec.learners.values():

@@ -100,8 +100,8 @@ def nothing_found(context: CheckContext) -> bool:
 class Phase:
     """Checks whose problems are reported together.
 
-    Where `when` forbids the phase, no later one runs either. Before its checks, `make` adds to the context what they
-    and later phases look at, and to the problems what is wrong with it.
+    Where `when` forbids the phase, no later one runs either. Before its checks, `make` adds to the context the values
+    that this and later phases need, and their problems to the problems.
     """
 
     checks: Sequence[Callable[[CheckContext], Iterable[Problem | str]]]
@@ -333,7 +333,7 @@ SETTINGS: Sequence[Phase] = (
         when=types_are_right,
     ),
 )
-"""What the experiment alone tells."""
+"""Checks that need the experiment alone."""
 
 WHOLE: Sequence[Phase] = (
     Phase([], make=lambda it, problems: replace(it, experiment=with_frozen(it.experiment, problems))),
@@ -373,4 +373,4 @@ WHOLE: Sequence[Phase] = (
         make=lambda it, problems: replace(it, spec=with_warm_starts(it.run, it.policies, problems)),
     ),
 )
-"""What the environment, the records and the parts of the run tell too."""
+"""Checks that also need the environment, the records and the parts of the run."""
