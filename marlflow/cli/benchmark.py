@@ -24,7 +24,7 @@ _FAILED = 1
 
 
 def run_benchmark(arguments: Arguments) -> int:
-    """Run what is not scored yet, write the report, and return the exit code; raises ConfigInvalid before any run."""
+    """Run all that has no score, write the report, and return the exit code; raises ConfigInvalid before any run."""
     plan = _plan(arguments)
     with _alone_in(plan.folder):
         return _run(plan, arguments)

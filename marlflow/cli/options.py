@@ -95,8 +95,8 @@ class Command:
     """A command and its options; `run` returns the exit code.
 
     `operands` is the name of positional arguments, such as `RUN`; the command takes from `fewest` to `most` (None: any
-    number). `examples` are lines without `marlflow <name>`. `overrides`: what the names of other `key=value` that it
-    passes on begin with; None if it takes none.
+    number). `examples` are lines without `marlflow <name>`. `overrides`: the prefix of other `key=value` arguments,
+    which it passes on; None if it takes none.
     """
 
     name: str

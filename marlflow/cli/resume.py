@@ -88,7 +88,7 @@ def _read_hydra_files(run_dir: Path) -> tuple[list[str], list[str], Path]:
                 "a run that was started from Python continues with marlflow.resume(experiment, run_dir)"
             ]
         )
-    # Interpolations in overrides are of the configuration, and none of this list.
+    # Interpolations in overrides refer to the configuration, not to this list.
     overrides: Any = OmegaConf.to_container(_load(recorded / "overrides.yaml", ""), resolve=False)
     sources = _load(recorded / "hydra.yaml", "hydra.runtime.config_sources")
     dirs = [source.path for source in sources if source.provider in _NAMED and source["schema"] == "file"]

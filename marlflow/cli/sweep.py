@@ -33,7 +33,7 @@ _HYDRA_KEY = re.compile(r"[+~]*hydra[./]")
 class Sweep:
     """A sweep: its `words` as typed, for a user to run a job again, and the `config` of the first job.
 
-    `fixed` are the keys of the overrides that all jobs share, `folder` is that of the sweep. With a `direction`, the
+    `fixed` are the keys of the overrides that all jobs share, `folder` is the sweep's folder. With a `direction`, the
     best job is shown.
     """
 
@@ -102,7 +102,7 @@ def _key(word: str) -> str:
 
 
 def direction_of(config: DictConfig) -> Direction | None:
-    """Return what a sweeper does with the objectives; None if it runs all values."""
+    """Return how a sweeper uses the objectives; None if it runs all values."""
     if not optimizes(config):
         return None
     direction: Any = config.hydra.sweeper.get("direction", "minimize")
@@ -173,7 +173,7 @@ def extra_problems(overrides: Sequence[str]) -> Iterator[str]:
 
 
 def sweep_problems(ready: Prepared) -> Iterator[str]:
-    """Yield what is wrong with a sweep as a whole."""
+    """Yield the problems of a sweep as a whole."""
     config = ready.config
     sweeper = str(config.hydra.sweeper._target_).rpartition(".")[2]
     if not optimizes(config):
