@@ -1,4 +1,4 @@
-"""The table of operators: what each torch function, method and property is in JAX, by its name.
+"""The table of operators: the JAX counterpart of each torch function, method and property, by name.
 
 Named as torch names them, without the underscores of in-place versions and of operators (`__add__` is `add`), so that
 one line serves `torch.add`, `Tensor.add`, `Tensor.add_` and `+`. Entries take JAX arrays where torch takes tensors, and

@@ -1,4 +1,4 @@
-"""Reductions over the rows of a padded minibatch: what torch computes of the real rows alone."""
+"""Reductions over the rows of a padded minibatch: the result that torch has for the real rows alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Rows(NamedTuple):
     count: Any
 
     def of(self, x: Any, dim: Any) -> Any:
-        """Return which entries of `x` are of real rows, broadcastable to it, if it is reduced over rows, else None.
+        """Return a mask of the entries of `x` in real rows, broadcastable to it; None if it is not reduced over rows.
 
         An axis is one of rows if it has M entries; the first, too, if it has a multiple: several for each row.
         """

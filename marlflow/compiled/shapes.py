@@ -14,7 +14,7 @@ import torch
 from marlflow.compiled.making import DTYPES, sizes_of
 
 _FEW = 64
-"""Numbers along an axis up to which one of each row is chosen by a sum over a mask, quicker than a gather."""
+"""The longest axis along which one number of each row is chosen by a masked sum, which is quicker than a gather."""
 
 
 def _flatten(x: Any, start_dim: int = 0, end_dim: int = -1) -> Any:

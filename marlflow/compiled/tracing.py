@@ -56,7 +56,7 @@ _OF_NUMBERS = frozenset(
         "is_nonzero",
     ]
 )
-"""Calls whose result depends on a tensor's numbers, and with it what the code does next."""
+"""Calls whose result, and so the next steps of the code, depend on a tensor's numbers."""
 
 _RANDOM = frozenset(
     [

@@ -121,8 +121,8 @@ def update_program(groups: Sequence[Group], names: list[str], learning: slice) -
 def gradient_program(loss: LossOfRows, start: int, stop: int) -> Any:
     """Return the jitted gradient [stop - start] of a loss by a span of the parameters, with its LossValues.
 
-    `(parameters [P], the target's, other tensors, columns [M, ...], size, scheduled values)`: the loss is of the first
-    `size` rows; the others are padding.
+    `(parameters [P], the target's, other tensors, columns [M, ...], size, scheduled values)`: the loss is computed over
+    the first `size` rows; the others are padding.
     """
 
     def loss_of(own: Any, vector: Any, target: Any, others: Any, columns: Any, size: Any, scheduled: Any) -> Any:
