@@ -29,7 +29,7 @@ log = logging.getLogger("marlflow")
 _TOO_LARGE: Final = 10**308
 
 MOST_FAILURES_IN_A_ROW: Final = 5
-"""A callback of which one method raises this often in a row is not called again before the run's end."""
+"""If a method of a callback raises this often in a row, the callback is not called again before the run's end."""
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class _Called:
     callback: Callback
     file: Path | None = None
     failures: Counter[str] = field(default_factory=Counter)
-    """By method, in a row."""
+    """Failures in a row, by method."""
     state: str = "{}"
 
     @property
@@ -66,7 +66,7 @@ class Callbacks(Service):
         self.stop_reason: str | None = None
 
     def began(self, info: RunInfo) -> None:
-        """Begin, and restore the states of a resumed run; raises what one of marlflow's own sinks raises."""
+        """Begin, and restore the states of a resumed run; raises the errors of marlflow's own sinks."""
         for each in self._all:
             if each.file is not None:
                 each.callback.began(info)

@@ -22,7 +22,7 @@ WINDOW_EPISODES = 100
 
 
 class EpisodeTotals(NamedTuple):
-    """Mean and sum of the returns of some agents in one episode, its env steps, and the means of what infos gave."""
+    """Mean and sum of the returns of some agents in one episode, its env steps, and the means of their info columns."""
 
     return_mean: float
     team_return: float

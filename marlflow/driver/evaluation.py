@@ -96,8 +96,8 @@ class Evaluator(Service):
         versions = {name: published.version for name, published in weights.items()}
         pairings = self._pairings.dealt(episodes)
         context = EvaluationContext(self._modes, self._metrics.env_steps, versions, pairings, episodes)
-        # Where opponents are named, each policy plays `episodes` episodes of its own; all pairings come in turn, so
-        # that each has its part if there is no time for all episodes.
+        # If there are opponents, each policy plays `episodes` episodes against them. Pairings alternate, so that each
+        # gets its part if there is no time for all episodes.
         order = in_turn(pairings) or range(episodes)
         matchups = [pairings[number].matchup for number in order] if pairings else None
         request = EvaluationRequest(order, weights, matchups, self._modes, within_s=within_s)
@@ -171,7 +171,7 @@ class TimeShare:
 
 
 def in_turn(pairings: Sequence[Pairing]) -> list[int]:
-    """Return the numbers of the pairings in an order in which the different ones alternate."""
+    """Return the numbers of the pairings in alternating order."""
     rounds: dict[tuple[object, ...], int] = {}
     order = []
     for number, pairing in enumerate(pairings):

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class WrappedWorkers:
-    """Workers that pass each call on to `workers`; subclasses override what they change, or `_call` for all calls."""
+    """Workers that pass each call on to `workers`; subclasses override single methods, or `_call` for all calls."""
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers

@@ -43,8 +43,8 @@ class GracefulShutdown:
     """Lets a first signal request the end of the run; a second SIGINT raises at once.
 
     `requested` is a key of REASONS, or None. The run then has `grace_period_s` seconds to finish, before the process
-    sends itself SIGINT. Soon after a request, a thread calls `on_request`. `explain` returns what keeps the run from
-    finishing, if known. `failure` is the error passed to `fail`.
+    sends itself SIGINT. Soon after a request, a thread calls `on_request`. `explain` returns the reason why the run has
+    not finished yet, if known. `failure` is the error passed to `fail`.
     """
 
     def __init__(

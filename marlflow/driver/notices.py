@@ -1,4 +1,4 @@
-"""Notices of a run: the header of run.log, what learners say, where a run resumes, and who has not learned."""
+"""Notices of a run: the header of run.log, messages of learners, where it resumes, and learners without an update."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def _with_saved_league(experiment: Experiment, league: League, run_dir: Path) ->
 
 
 def files_of_other_runs(checked: CheckedExperiment) -> dict[str, Callable[[], bytes]]:
-    """Return the files of checkpoints with parameters of other runs, by name, and what makes their contents."""
+    """Return the files of checkpoints with parameters of other runs: by name, a function that makes the contents."""
     algorithms = {name: policy.algorithm for name, policy in checked.spec.policies.items()}
     files: dict[str, Callable[[], bytes]] = {
         import_file(name): partial(to_export, algorithm.saved)

@@ -47,7 +47,7 @@ def recording(
 
 
 def forget_recorded_after(checkpoint: Checkpoint, run_dir: Path, target: DatasetTarget | None) -> None:
-    """Remove what the run recorded after `checkpoint`, before any worker runs."""
+    """Remove the rows that the run recorded after `checkpoint`, before any worker runs."""
     notes = notes_of(checkpoint)
     folders = {(run_dir / _FOLDER).resolve()} | ({Path(target.folder)} if target is not None else set())
     for folder in folders:

@@ -111,7 +111,7 @@ class Reporting(Service):
             self._failed(write_fault(path, error))
 
     def save(self, env_steps: int, save: Callable[[int], Path]) -> Path:
-        """Save a checkpoint with `save`, whose argument is the number of reports; raises what that raises."""
+        """Save a checkpoint with `save`, whose argument is the number of reports; raises its errors."""
         # The checkpoint's notes count the lines of metrics.jsonl, which must be on disk by then.
         if self._lines is not None:
             self._write(self._metrics_path, self._lines.sync)

@@ -68,7 +68,7 @@ class Run:
         # A signal may also have come while the run was ending.
         self.stopped_by = self._shutdown.requested or self.stopped_by
         self.report()
-        # Closed last: an environment that hangs or crashes here can no longer harm what is saved.
+        # Closed last: an environment that hangs or crashes here can no longer harm the saved files.
         if faults := self._runtime.close_environments():
             for fault in faults:
                 self.budget.faulted(fault)

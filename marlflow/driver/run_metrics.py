@@ -263,7 +263,7 @@ class RunMetrics(Service):
         published: Mapping[str, Weights],
         object_store_bytes: int | None = None,
     ) -> Report:
-        """Return the current report, with the last evaluations, and without what other services add.
+        """Return the current report, with the last evaluations, and without the metrics of other services.
 
         `training_s` is the time up to the last round, without evaluations and matches. `env_steps_per_s` is the rate
         since the last report with fewer env steps.

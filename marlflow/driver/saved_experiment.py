@@ -44,11 +44,11 @@ def finished_run(
     strict: bool = False,
     env: Mapping[str, Any] | None = None,
 ) -> Iterator[FinishedRun]:
-    """Open a checkpoint of a run; in the context, the working folder is the one in which the run was started.
+    """Open a checkpoint of a run; in the context, the working folder is the folder where the run was started.
 
-    Without `experiment`, it is built again from the folder; if the run is not this user's own, what is none of
-    marlflow's parts is imported only if it is in `trust` (None: any), with the settings `env` of its environment. If
-    `strict`, no checkpoint is used in place of a damaged one. Raises InvalidInput.
+    Without `experiment`, it is built again from the folder; if another user made the run, names outside marlflow's
+    parts are imported only if they are in `trust` (None: all). `env` replaces settings of its environment. If `strict`,
+    no checkpoint is used in place of a damaged one. Raises InvalidInput.
     """
     run_dir = run_dir.absolute()
     saved = saved_run(run_dir, chosen(run_dir, which, lambda: evaluation_scores(run_dir), strict))
@@ -59,7 +59,7 @@ def finished_run(
         return
     recorded = recorded_run(run_dir)
     with recorded.working():
-        # The environment is that of the run, because it was recorded; JSON has no tuples, which identities tell apart.
+        # The environment is the run's, because it was recorded; JSON has no tuples, which identities tell apart.
         built = recorded_experiment(run_dir, recorded, trust, env or {})
         checked = checked_experiment(built, saved, ("policies", "league"))
         yield FinishedRun(saved, checked, recorded.started_in)

@@ -30,7 +30,7 @@ class Scheduler(Service):
         # By learner: the agent steps sampled before its last reset.
         self._began_at = dict.fromkeys(spec.learners, 0)
         self._settings: dict[str, Mapping[str, float]] = {}
-        # By learner with a part that reads costs: the totals of its policy.
+        # For each learner with a part that reads costs: the totals of its policy.
         self._costs: dict[str, Mapping[str, float]] = {}
 
     def now(self) -> dict[str, dict[str, float]]:

@@ -1,4 +1,4 @@
-"""The services of a run: what each is made from, and the order in which they are called."""
+"""The services of a run: how each is made, and the order of their calls."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ from marlflow.sampling.receipts import Fault
 class RunServices:
     """A run's processes, started; the executor of its plan; and its services, made from the checked experiment.
 
-    `by_name` has the services in the order in which they are called, by the names under which checkpoints have their
-    states. The other attributes are what the run itself asks. `report` writes a report, and `save` a checkpoint.
+    `by_name` has the services in the order of their calls, by the names of their states in checkpoints. The other
+    attributes are services that the run itself uses. `report` writes a report, and `save` a checkpoint.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class RunServices:
         )
         dealing = None if self._dealer is None else Dealing(self._dealer, metrics, self._match_times, nash_conv)
         services: dict[str, Service | None] = {
-            # First: time that the services below take belongs to the next round, or to what is excluded.
+            # First: the time of the services below counts for the next round, or is excluded.
             "clock": clock,
             # Before all that read the totals, which are to include the round.
             "tally": metrics,

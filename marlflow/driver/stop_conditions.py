@@ -25,7 +25,7 @@ _UPDATES_FINISH_S = 5.0
 
 
 class RunClock(Service):
-    """Measures the seconds of a run, including those before a resume.
+    """Measures the seconds of a run, including the time before a resume.
 
     `began_s` is the start in seconds of time.perf_counter, as if the run had never stopped. `training_s` is the time up
     to the last round without `evaluated_s`, the seconds of evaluations and matches so far: `env_steps_per_s` is the

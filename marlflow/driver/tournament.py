@@ -52,7 +52,7 @@ class Tournament:
 
     @property
     def worker_seed(self) -> int:
-        """The seed of the workers, apart from that of training."""
+        """The seed of the workers, different from the seed of training."""
         return key(self.seed, *b"evaluate") >> 33
 
     @property
