@@ -62,7 +62,7 @@ class FunctionalEnv(Protocol):
     All agents take part from the reset on. Each may end before the others; an episode is over when all have ended. It
     does not reset itself. After its episode, `step` is called with any result.
 
-    Optional: `possible_agents` (the order of agents; else that of the groups), `metadata` with `name`,
+    Optional: `possible_agents` (the order of agents; default: the order of the groups), `metadata` with `name`,
     `global_state(state)` with `state_space` (else all agents' observations).
     """
 
@@ -85,7 +85,7 @@ class FunctionalEnv(Protocol):
         ...
 
     def reset(self, key: Any) -> tuple[Any, FunctionalStep]:
-        """Begin an episode; return its state and what agents see."""
+        """Begin an episode; return its state and the agents' first observations."""
         ...
 
     def step(self, key: Any, state: Any, actions: ByGroup) -> tuple[Any, FunctionalStep]:
@@ -103,7 +103,7 @@ class FunctionalWrapper:
         self.env = env
 
     def __getattr__(self, name: str) -> Any:
-        # Asked only for what is not found here: optional parts, such as `global_state` and `render`.
+        # Called only for attributes that are not found here: optional ones, such as `global_state` and `render`.
         if name == "env":
             raise AttributeError(name)
         return getattr(self.env, name)

@@ -59,7 +59,7 @@ class BoardGame:
         return self._step(np.zeros((self.num_envs, 2)), np.zeros((self.num_envs, 2), bool))
 
     def step(self, actions: Mapping[str, Array]) -> BatchedStep:
-        # Games that are over are left as they are.
+        # Games that are over are not changed.
         games = np.flatnonzero(~self._is_over)
         players = self._moves[games] % 2
         chosen = actions[_PLAYER][games, players]

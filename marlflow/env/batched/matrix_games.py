@@ -118,7 +118,7 @@ class RockPaperScissors:
     def step(self, actions: Mapping[str, Array]) -> BatchedStep:
         self._last = actions["player"].copy()
         self._cycles += 1
-        # Each action loses against those at odd distances above it.
+        # Each action loses against the actions at odd distances above it.
         difference = (self._last[:, 0] - self._last[:, 1]) % self._num_actions
         wins = np.where(difference == 0, 0.0, np.where(difference % 2 == 1, 1.0, -1.0))
         over = np.repeat((self._cycles >= self._max_cycles)[:, None], 2, axis=1)

@@ -60,8 +60,9 @@ class BatchedEnv(Protocol):
     All agents take part from the reset on. Each may end before the others; an episode is over when all have ended. The
     environment does not reset itself: `reset` is called for the environments that are over.
 
-    Optional: `possible_agents` (the order of agents; else that of the groups), `metadata` with `name`, `state()` with
-    `state_space`, `get_state()` with `set_state()` (see `SnapshotEnv`), `info_keys`, the names in `infos`.
+    Optional: `possible_agents` (the order of agents; default: the order of the groups), `metadata` with `name`,
+    `state()` with `state_space`, `get_state()` with `set_state()` (see `SnapshotEnv`), `info_keys`, the names in
+    `infos`.
     """
 
     num_envs: int
@@ -98,7 +99,7 @@ class BatchedEnv(Protocol):
         ...
 
     def close(self) -> None:
-        """Free what the environment holds."""
+        """Free the environment's resources."""
         ...
 
 

@@ -70,7 +70,7 @@ class RowTensors:
         return columns
 
     def set(self, rows: Array, columns: Mapping[str, Array]) -> None:
-        """Write `rows` of each tensor; raises ValueError if `columns` are of another simulator."""
+        """Write `rows` of each tensor; raises ValueError if `columns` belong to another simulator."""
         at = torch.from_numpy(rows)
         # Shared tensors are separated: their saved rows are equal anyhow.
         for path, holder in self._holders():
@@ -130,7 +130,7 @@ def _tensors(root: object) -> Iterator[tuple[Path, torch.Tensor]]:
 
 
 def _walk(root: object) -> Iterator[tuple[Path, Any]]:
-    """Yield all that `root` holds, with the keys that lead to it; what objects hold is visited once."""
+    """Yield everything that `root` refers to, with the keys that lead to it; each object is visited once."""
     seen: set[int] = set()
     open_values: list[tuple[Path, Any]] = [((), root)]
     while open_values:

@@ -25,7 +25,7 @@ _PICTURE = "rgb_array"
 
 
 class FunctionalBatch:
-    """`num_envs` environments of `calls`. Never resets itself: final observations are of the episode that ends."""
+    """`num_envs` environments of `calls`. It never resets itself: final observations belong to the ended episode."""
 
     is_functional = True
 

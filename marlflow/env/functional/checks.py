@@ -69,7 +69,7 @@ def _problems(env: FunctionalEnv) -> Iterator[str]:
 
 
 def _traced(function: Callable[..., Any], what: str, *arguments: Any) -> tuple[tuple[Any, FunctionalStep], str]:
-    """Return the shapes of what `function` returns, and its program as text."""
+    """Return the shapes of the results of `function`, and its program as text."""
     try:
         # A new function object each time, since JAX caches the trace of a function.
         program, shapes = jax.make_jaxpr(partial(function), return_shape=True)(*arguments)

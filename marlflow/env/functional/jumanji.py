@@ -32,8 +32,9 @@ class JumanjiGame:
     """An environment of jumanji; its state is jumanji's, which draws from a key of its own.
 
     An agent observes its view, where jumanji has one (`agents_view`). In Cleaner it is an image of the kinds of tiles,
-    its own place and the others'; in Connector of its own path, head and target, and the others'. Elsewhere it is a
-    vector: the agent's number (one-hot), arrays of all agents with its own entries first, and all other arrays.
+    the agent's own place and the other agents'; in Connector of the agent's own path, head and target, and the other
+    agents'. Elsewhere it is a vector: the agent's number (one-hot), arrays of all agents with its own entries first,
+    and all other arrays.
 
     done_means: `auto`: agents terminate where jumanji's discount is 0, and are truncated where an episode ends without.
         `terminated` or `truncated`: always that.
@@ -103,7 +104,7 @@ def _actions(env: Any, name: str) -> tuple[int, spaces.Space[Any]]:
 
 
 def _views_of(seen: Any, num_agents: int) -> Callable[[Any], Any]:
-    """Return a function from jumanji's observation to that of each agent, [A, ...]."""
+    """Return a function from jumanji's observation to the observations of all agents, [A, ...]."""
     for field in _VIEWS:
         if hasattr(seen, field):
             return lambda seen: getattr(seen, field)

@@ -1,8 +1,8 @@
 """Level-based foraging (LBF) as a functional environment, by the rules of the package `lbforaging`.
 
-What agents see, may do and receive is what `lbforaging.foraging.ForagingEnv` says for the same state, up to rounding of
-rewards. Initial states are drawn from the same distribution by other random numbers, with one exception: in lbforaging
-an agent does not begin where it, or an agent after it, ended the episode before.
+For the same state, it has the observations, legal actions and (up to rounding) rewards of
+`lbforaging.foraging.ForagingEnv`. Initial states are drawn from the same distribution by other random numbers, with one
+exception: in lbforaging an agent does not begin where it, or an agent after it, ended the episode before.
 """
 
 from __future__ import annotations

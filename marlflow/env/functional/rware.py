@@ -1,7 +1,7 @@
 """The robotic warehouse (RWARE) as a functional environment, by the rules of the package `rware`.
 
-What agents see, may do and receive is what `rware.warehouse.Warehouse` says for the same state, number for number.
-Initial states and new requests are drawn from the same distributions by other random numbers.
+For the same state, it has the same observations, legal actions and rewards as `rware.warehouse.Warehouse`, number for
+number. Initial states and new requests are drawn from the same distributions by other random numbers.
 
 In few states another agent advances: where equally long lines of agents aim at one free cell. rware lists the cells of
 all agents, each agent's own and then the one that it aims at, and the line advances whose head is in this list first.

@@ -19,7 +19,7 @@ Wrapping = Callable[..., FunctionalEnv]
 
 
 class _SpacesOfEnv:
-    """The agents and spaces of a functional environment, which is what wrappers of spaces look at."""
+    """The agents and spaces of a functional environment, for wrappers that change spaces."""
 
     def __init__(self, env: FunctionalEnv) -> None:
         declared = getattr(env, "possible_agents", None)
@@ -221,7 +221,7 @@ class FunctionalRandomOpening(FunctionalWrapper):
         return chosen
 
     def _random_actions(self, key: Any, step: FunctionalStep) -> ByGroup:
-        """Return a legal action of each agent, all of them equally likely; of those not to move, any."""
+        """Return a legal action of each agent, all of them equally likely; for agents that do not act, any action."""
         actions = {}
         for number, (name, agents) in enumerate(self.env.groups.items()):
             space = self._actions[name]
@@ -286,7 +286,7 @@ def functional_wrapped(env: FunctionalEnv, wrappers: Sequence[Any], name: str) -
 
 
 def compared(parts: Sequence[Any]) -> bytes | None:
-    """Return what is equal for equal wrappers or arguments; None if they cannot be compared."""
+    """Return a value that is equal for equal wrappers or arguments; None if they cannot be compared."""
     try:
         return pickle.dumps([*parts])
     except Exception:  # noqa: BLE001  objects of a user's may raise anything, and so may modules that pickle looks through

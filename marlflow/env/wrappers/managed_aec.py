@@ -61,7 +61,7 @@ class ManagedAEC(AECEnv[str, Any, Any]):
     def _clear(self) -> None:
         self._actions: dict[str, Any] = {}
         self._option: dict[str, Any] = {}
-        # By manager: env steps until it is due; of one that has ended, when it ended.
+        # By manager: the env steps until it is due, or for a manager that has ended, the value when it ended.
         self._left: dict[str, int] = {}
         # The last observation of each agent of the wrapped environment.
         self._seen: dict[str, Any] = {}
@@ -243,7 +243,7 @@ class ManagedAEC(AECEnv[str, Any, Any]):
                 old, new = view.bare(seen[agent]), view.bare(self._seen[agent])
                 self._option[agent] = self._rules.moved_option(old, self._option[agent], new)
         for name, workers in self._workers_of.items():
-            # Where all have ended, those truncated now: their last observations may be bootstrapped.
+            # Once all have ended: the workers truncated in this step, whose last observations may be bootstrapped.
             asked = [worker for worker in workers if worker in self._live]
             asked = asked or [worker for worker in workers if worker in before and self.truncations[worker]]
             over = [self._rules.ends(self._views[w].bare(self._seen[w]), self._option[w]) for w in asked]
@@ -299,7 +299,7 @@ def managed_of(env: Any) -> ManagedAEC | None:
 
 
 class OptionRules:
-    """How long options last, and what they are worth."""
+    """The duration of options, and their rewards."""
 
     def __init__(
         self,
@@ -334,7 +334,7 @@ class OptionRules:
             return option
         after = self.moved(seen, option, following)
         if isinstance(self.space, spaces.Box):
-            # A relative goal that was not reached may lie outside of what a manager can choose.
+            # A relative goal that was not reached may lie outside of the manager's action space.
             after = np.clip(np.asarray(after, self.space.dtype), self.space.low, self.space.high)
         if not self.space.contains(after):
             raise ConfigInvalid([f"moved returned {after!r:.200}, which is not in {self.space}"])

@@ -18,7 +18,7 @@ OBSERVATION, MASK = "observation", "action_mask"
 class MaskedView:
     """One agent's observations as its environment declares them: with the mask inside, or without one.
 
-    `space` is that of the observation without its mask, and `width` that of the mask, 0 for actions without masks.
+    `space` is the observation's space without the mask, `width` the number of the mask's elements, 0 without a mask.
     """
 
     def __init__(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
