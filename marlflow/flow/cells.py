@@ -120,7 +120,7 @@ class Cell:
     kind: Kind | None
     stages: list[StageId]
     calls: list[StageCall] = field(default_factory=list)
-    """The calls of those `stages` that have an operator."""
+    """The calls of all `stages` that have an operator."""
     call: Callable[[Sequence[Any]], Any] | None = None
     inboxes: list[Edge] = field(default_factory=list)
     outs: dict[Hashable, Edge] = field(default_factory=dict)
@@ -186,7 +186,7 @@ class Cell:
         return self._count_dropped(dropped)
 
     def drop_held(self) -> int:
-        """Drop what a gather holds; return its agent steps."""
+        """Drop the items that a gather holds; return their agent steps."""
         dropped = []
         for call in self.calls:
             if self.kind is Kind.GATHER and isinstance(call.operator, HoldsItems):
@@ -227,7 +227,7 @@ class Cell:
         return [items.popleft() for _ in range(count)]
 
     def one_by_one(self) -> Iterator[Any]:
-        """Remove and yield the first inbox's items, as far as they are asked for."""
+        """Remove and yield the first inbox's items, one at a time."""
         items = self.inboxes[0].items
         while items:
             yield items.popleft()

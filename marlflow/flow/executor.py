@@ -57,7 +57,7 @@ class RoundPause:
 SETTLE_S = 60.0
 """After a stage fails: the most seconds to wait for calls in flight before the error is raised."""
 
-# With nothing in flight the loop never awaits, so it yields now and then to other users of the event loop.
+# With nothing in flight the loop never awaits, so it sometimes yields to other users of the event loop.
 _SWEEPS_AT_ONCE = 100
 
 
