@@ -171,7 +171,7 @@ def short_names(configs: Sequence[Config], left_out: Sequence[str] = ()) -> list
 
 
 def named(values: Mapping[str, Any], short: Mapping[str, str]) -> str:
-    """Return settings as a name; `short` has what is shown of each key."""
+    """Return settings as a name; `short` has the shown form of each key."""
     parts = []
     for key, value in values.items():
         owner = short[key].removesuffix(ALGORITHM).rstrip(".") if short[key].endswith(ALGORITHM) else short[key]

@@ -120,7 +120,7 @@ def setting_columns(comparisons: Sequence[GroupComparison]) -> list[dict[str, Ce
 def improvement_columns(comparisons: Sequence[GroupComparison]) -> list[dict[str, Cell]]:
     """Return the probabilities of improvement by the columns of improvement.csv, one for each ordered pair of groups.
 
-    A pair without an interval has too few runs to be told from chance.
+    A pair without an interval has too few runs to exclude chance.
     """
     rows = [
         (*_place(comparison), first, second, better.value, better.low, better.high)
@@ -180,7 +180,7 @@ def _tex_interval(one: BootstrapInterval, digits: int) -> str:
 
 
 def decimals(comparison: GroupComparison) -> int:
-    """Return the decimals by which the returns of a comparison are shown: four digits of the largest."""
+    """Return the number of decimals for the returns of a comparison: the largest one gets four digits."""
     intervals = [one for row in comparison.rows for one in (row.final, row.best)]
     largest = max(abs(end) for one in intervals for end in (one.value, one.low, one.high) if end is not None)
     return next((digits for digits, size in ((0, 1000.0), (1, 100.0), (2, 10.0)) if largest >= size), 3)

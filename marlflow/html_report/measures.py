@@ -37,7 +37,7 @@ class Measure:
 
     @property
     def is_evaluated(self) -> bool:
-        """Whether it is of evaluations rather than of training episodes."""
+        """Whether its values come from evaluations rather than from training episodes."""
         return self.key.rpartition(".")[2].startswith("eval_")
 
 
@@ -61,7 +61,7 @@ class ReturnSeries:
 def measures_of(runs: Sequence[ReportedRun], units: Units = "mean") -> list[Measure]:
     """Return the returns that runs of an environment have: of policies, of joint learners, of all agents together.
 
-    Returns of policies are in `units`, the others are sums. All are of evaluations if any run has some, else of
+    Returns of policies are in `units`, the others are sums. All come from evaluations if any run has some, else from
     training. A return that is never known, or always equals another measure, is left out.
     """
     metric = {"mean": "return_mean", "sum": "team_return_mean"}[units]
@@ -131,7 +131,7 @@ def _reported_at(report: Mapping[str, Any]) -> float | None:
 
 
 def _evaluated_at(policy: str | None) -> Callable[[Mapping[str, Any]], float | None]:
-    """Return a function for the env steps of a report's evaluation: that of a policy, or the latest of all."""
+    """Return a function for the env steps of a report's evaluation: the evaluation of a policy, or the latest one."""
 
     def steps(report: Mapping[str, Any]) -> float | None:
         names: Iterator[str] = iter([policy] if policy is not None else list(section(report, "policies")))

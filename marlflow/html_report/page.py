@@ -92,7 +92,7 @@ class PageContent:
         return [run for group in self.groups for run in group.runs]
 
     def title(self, group: RunGroup) -> str:
-        """Return a group's name, with that of its environment if a group of another one has the same."""
+        """Return a group's name, with its environment's name if a group of another environment has the same."""
         if sum(other.name == group.name for other in self.groups) < 2:
             return group.name
         return next(f"{group.name}, {view.task.name}" for view in self.views if group in view.task.groups)
@@ -137,7 +137,7 @@ def _setting_figure(comparison: GroupComparison, swept: SweptSetting, name: str)
 
 
 def _by_return(task: Task, comparisons: Sequence[GroupComparison]) -> list[RunGroup]:
-    """Return groups as given, or if they are too many for colors of their own the best ones first."""
+    """Return groups as given, or if there are more groups than colors, the best ones first."""
     groups = list(task.groups)
     if len(groups) > MOST_COLORED and comparisons:
         final = {row.group.name: row.final.value for row in comparisons[0].rows}
@@ -284,7 +284,7 @@ def _ends(runs: Iterable[ReportedRun]) -> Iterator[str]:
 
 
 def notes_on(groups: Mapping[str, RunGroup]) -> Iterator[str]:
-    """Yield sentences on what limits the comparison of groups, by their titles."""
+    """Yield sentences on limits of the comparison of groups, which are named by title."""
     yield from _ends(run for group in groups.values() for run in group.runs)
     for name, group in groups.items():
         steps = {run.env_steps for run in group.runs}
@@ -303,7 +303,7 @@ def notes_on(groups: Mapping[str, RunGroup]) -> Iterator[str]:
 
 
 def grouped(content: PageContent) -> Iterator[str]:
-    """Yield sentences on what `group_by` and `merge` joined, and on policies that acted in different ways."""
+    """Yield sentences on the runs that `group_by` and `merge` joined, and on policies that acted in different ways."""
     for group in content.groups:
         keys = [one.key for one in differences([[run.config] for run in group.runs], LEFT_OUT)]
         if keys:
@@ -320,7 +320,7 @@ def grouped(content: PageContent) -> Iterator[str]:
 
 
 def too_few(content: PageContent) -> Iterator[str]:
-    """Yield sentences on environments whose groups have too few runs to be told apart, and on what intervals are."""
+    """Yield sentences on environments whose groups have too few runs to compare, and on the meaning of intervals."""
     for view in content.views:
         runs = sorted(len(group.runs) for group in view.task.groups if len(group.runs) > 1)
         pairs = list(itertools.combinations(runs, 2))

@@ -35,7 +35,7 @@ PAGE = "index.html"
 
 @dataclass(frozen=True, slots=True)
 class WrittenReport:
-    """A report that was written: its files, the number of runs and groups, and sentences on what was left out."""
+    """A written report: its files, the numbers of runs and groups, and sentences on everything that was left out."""
 
     files: tuple[Path, ...]
     runs: int
