@@ -146,7 +146,7 @@ class ComparedGame:
 class Results:
     """Outcomes of some games for one member: `score` is its side's return, `length` the mean number of env steps.
 
-    `score`, `iqm` and `median` are of returns per agent, `team` of the sums over the side's agents in each game.
+    `score`, `iqm` and `median` summarize returns per agent, `team` the sums over the side's agents in each game.
     `is_constant_sum`: the sides' returns had the same sum in all games, so that winning is what returns measure.
     """
 

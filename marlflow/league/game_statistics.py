@@ -39,7 +39,7 @@ class Returns:
 
     @property
     def effective_n(self) -> float:
-        """The number of equally weighted returns with the same standard error; 0 without any."""
+        """The number of equally weighted returns that would have the same standard error; 0 without any."""
         return self.weight * self.weight / self.weight_squared if self.n else 0.0
 
     @property

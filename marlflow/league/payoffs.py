@@ -228,7 +228,7 @@ class Payoffs:
 
     @property
     def games_counted(self) -> int:
-        """The number of games, including those before a reset."""
+        """The number of games, including games before a reset."""
         tables = (self.cells, *self.past.values())
         return sum(cell.games for cells in tables for cell in cells.values())
 

@@ -228,7 +228,7 @@ def standings(
             Standing(
                 name,
                 members.policy_of(name),
-                # A snapshot begins with the rating of its policy, which none of its own games has confirmed.
+                # A snapshot begins with the rating of its policy, before it has played any game itself.
                 _shown_rating(ratings[name], zero or 0.0) if name in games else None,
                 games.get(name, 0),
                 win,
