@@ -37,7 +37,7 @@ MANY_PROGRAMS = 16
 _CALL_S = 0.25
 """Seconds of one call, after which an update may end."""
 _GRADIENT_ERROR, _TERM_ERROR = 1e-3, 1e-3
-"""Relative differences from autograd up to which a program is used; rounding gives about 1e-6."""
+"""The largest relative differences from autograd with which a program is used; rounding gives about 1e-6."""
 
 
 class Epoch(NamedTuple):
@@ -53,7 +53,7 @@ EagerStep: TypeAlias = Callable[
 """One step by autograd on (groups, minibatch, number): loss terms and the gradient's norm."""
 
 AddGradient: TypeAlias = Callable[[OptimizerGroup, Mapping[str, Tensor]], LossTerms]
-"""Adds the gradient of a minibatch to that of a loss group, which is 0, and returns the loss."""
+"""Adds the gradient of a minibatch to a loss group's gradient, which is 0 before, and returns the loss."""
 
 
 _CONVOLUTIONS = "PyTorch computes its convolutions faster than XLA on a CPU; compile=true compiles them all the same"
@@ -123,7 +123,7 @@ class CompiledUpdates:
     def add_gradient(
         self, group: OptimizerGroup, minibatch: Mapping[str, Tensor], eager: AddGradient, count_varies: bool
     ) -> LossTerms:
-        """Do what `eager` does, compiled where it can be: for processes that exchange gradients before each step."""
+        """Compute the same as `eager`, compiled if possible, for processes that exchange gradients before each step."""
         try:
             program = self._program([group], alone=False)
             return program.add_gradient(minibatch, eager, count_varies, self._scheduled)
@@ -143,7 +143,7 @@ class CompiledUpdates:
         return program
 
     def news(self) -> CompileNews:
-        """Return what was compiled, and what the user is to know, since the last call."""
+        """Return the compilations and the notes for the user since the last call."""
         programs = self._programs.values()
         compiles = sum(program.compiles for program in programs)
         compile_s = sum(program.compile_s for program in programs)
@@ -159,7 +159,7 @@ class CompiledUpdates:
 
 
 class CompileNews(NamedTuple):
-    """Numbers of compilations and the seconds they took, and what the user is to know."""
+    """The number of compilations, the seconds that they took, and notes for the user."""
 
     compiles: int = 0
     compile_s: float = 0.0
@@ -249,7 +249,7 @@ class _Program:
 
     def _count(self, left: int) -> int:
         """Return how many of the minibatches left to take in the next call."""
-        # The first call may compile, and is of few minibatches.
+        # The first call may compile, and has few minibatches.
         timed = 8 if math.isinf(self._seconds_per_step) else int(_CALL_S / max(self._seconds_per_step, 1e-9))
         return max(1, min(left, timed))
 

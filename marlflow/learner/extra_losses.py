@@ -141,7 +141,7 @@ def added_losses(
 
 
 def scheduled_coefficients(losses: ExtraLosses, agent_steps: int) -> dict[str, float]:
-    """Return the scheduled coefficients after `agent_steps`, as they are sent to learners."""
+    """Return the scheduled coefficients after `agent_steps`, in the form that learners receive."""
     coefficients = {_setting(name): _coefficient_of(loss) for name, loss in losses.items() if loss is not None}
     return {name: float(one.at(agent_steps)) for name, one in coefficients.items() if isinstance(one, Schedule)}
 
@@ -166,7 +166,7 @@ def without_extra_losses(policy: Any) -> Any:
 
 
 def _problem(name: Any, loss: Any) -> tuple[str, str] | None:
-    """Return what is wrong with an extra loss, and the remedy."""
+    """Return the problem of an extra loss, and the remedy."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         return "with a name that no term can have", "use letters, digits, _ and -"
     if name in RESERVED:

@@ -60,7 +60,7 @@ class TorchLearner:
     other.follow(address, rank=1, world_size=2)    # in another process, on a learner built the same way
 
     With "workers", a group has replicas, each with its own rows, and every method is collective: call it on all of
-    them. Without a group, the learner takes a ShardedBatch and computes what replicas would.
+    them. Without a group, the learner takes a ShardedBatch and computes the same as replicas would.
     """
 
     place: Place | None = None
@@ -150,11 +150,11 @@ class TorchLearner:
         return self.estimator("critic").values(obs, memory)
 
     def estimator(self, name: str) -> ModuleCritic:
-        """Return what estimates numbers of observations, as `values` does, by the network's module `name`."""
+        """Return a function that estimates numbers of observations by the network's module `name`, as `values` does."""
         return ModuleCritic(getattr(self.module, name), self._tensor, self._autocast)
 
     def part_state(self, name: str) -> Any:
-        """Return what a part of the algorithm keeps under this name; raises TypeError if there is no such part."""
+        """Return the state that a part of the algorithm keeps under this name; raises TypeError if there is none."""
         if name not in self.parameters.part_states:
             raise TypeError(f"learner {self.name!r} was made without a {name}")
         return self.parameters.part_states[name]

@@ -45,7 +45,7 @@ class Stepper(Protocol):
         ...
 
     def compiled(self) -> OptimizerStep | None:
-        """Return the same step for JAX arrays, whose state is that of `state`; None if there is none."""
+        """Return the same step for JAX arrays, with a state as in `state`; None if there is none."""
         ...
 
     def state(self) -> Mapping[str, Tensor]:

@@ -129,7 +129,7 @@ COUNTS = ("version", "updates", "updates_when_published", "updates_when_synced")
 class LearnerParameters:
     """The flat parameters of `module`, an optimizer for each loss group, and the frozen `target_module`, if any.
 
-    `part_states` are what the algorithm's parts keep, by name.
+    `part_states` are the states of the algorithm's parts, by name.
 
     `published` has the last published weights of each of `policies` (weight synchronization), all of one version.
     `updates` counts optimizer steps; `updates_when_published` and `updates_when_synced` are its values at the last

@@ -61,7 +61,7 @@ class TargetUpdate(NamedTuple):
 class UpdateJob(NamedTuple):
     """The items on which one process trains: `columns` [count, ...], divided into minibatches by `division`.
 
-    `count_varies` is that of the batch. With `target`, the target network is updated between the minibatches.
+    `count_varies` is the batch's. With `target`, the target network is updated between the minibatches.
     """
 
     columns: Mapping[str, Array]
@@ -88,7 +88,7 @@ class UpdateJob(NamedTuple):
 class UpdateResult(NamedTuple):
     """The loss terms `names` of each step of an update, the last being the gradient's norm.
 
-    `priorities` (by minibatch, if the loss has any) and `order` [N] (None if not shuffled) are of the last epoch.
+    `priorities` (by minibatch, if the loss has any) and `order` [N] (None if not shuffled) belong to the last epoch.
     `minibatches_left` were not trained on, because an UpdateLimit had passed; there are no priorities then.
     """
 
@@ -106,7 +106,7 @@ class UpdateResult(NamedTuple):
         return shuffled if self.order is None else torch.empty_like(shuffled).index_copy_(0, self.order, shuffled)
 
     def by_minibatch(self) -> list[UpdateResult]:
-        """Return the result of each minibatch as that of an update of its own."""
+        """Return the result of each minibatch as if it were one update."""
         taken = [UpdateResult(self.names, [step]) for step in self.steps]
         if self.priorities:
             taken = [one._replace(priorities=[own]) for one, own in zip(taken, self.priorities, strict=True)]
@@ -159,7 +159,7 @@ def merge_steps(
     """Return each step's terms over all processes, as means weighted by rows; `sizes` is [steps][processes]."""
     remaining, merged = [iter(steps) for steps in steps_by_rank], []
     for rows in sizes:
-        # A process has no entry for steps for which it had no rows.
+        # A process has no entry for steps without rows of its own.
         shares = [(count / sum(rows), next(remaining[rank])) for rank, count in enumerate(rows) if count]
         columns = zip(*(step for _, step in shares), strict=True)
         weights = [weight for weight, _ in shares]
