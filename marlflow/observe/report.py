@@ -184,7 +184,7 @@ class RunInfo:
     """A run's constant properties.
 
     `stop` has the stop conditions by configuration key: `env_steps`, `time_s`, `policies.<id>.return_mean`. `id` is the
-    same after each resume, and `resumed` None before the first. `configuration` is that of `experiment.json`.
+    same after each resume, and `resumed` None before the first. `configuration` is as in `experiment.json`.
     """
 
     name: str

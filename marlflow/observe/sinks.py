@@ -73,8 +73,8 @@ METRICS = "metrics.jsonl"
 class JsonlSink(Callback):
     """Writes one JSON object per line and report to `path`; NaN and infinities become null.
 
-    Of a resumed run's file it removes the reports after the checkpoint, which are listed in `dropped`. Raises OSError
-    while the disk refuses a report, which is then written before the next one.
+    If a run is resumed, it removes the reports after the checkpoint from the file, and lists them in `dropped`. Raises
+    OSError while the disk refuses a report, which is then written before the next one.
     """
 
     def __init__(self, path: Path) -> None:

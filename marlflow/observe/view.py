@@ -43,7 +43,7 @@ _MOST_INFOS = 2
 _EVALUATION_COLUMNS = len("at 100.0k")
 _AGENTS_COLUMNS = 24
 _LEFT_OUT = ("std", "length", "staleness", "per s", "episodes", "agents", "agent steps", "updates", "algorithm", "loss")
-"""Columns of policies, in the order in which they are left out where the terminal is too narrow for all."""
+"""Columns of policies, in the order in which they are left out if the terminal is too narrow for all."""
 _STAGES_LEFT_OUT = ("bar", "rows", "items", "waits for room", "waits for input", "busy")
 # Header, faults, rollout workers, footer, two table heads, blanks, "more" lines, and space above for messages.
 _ROWS_BESIDE_TABLES = 16
