@@ -126,7 +126,7 @@ class DatasetWorker:
         weights, schedules = request.weights, request.schedules
         if policy in weights:
             self._versions[policy] = weights[policy].version
-        # The version of the current weights: the recorded one is of another learner.
+        # The version of the current weights, because the recorded version belongs to another learner.
         version = self._versions.get(policy, 0)
         carried = int(batch.segments["carried"].sum())
         batch = batch.with_columns(version=np.full_like(batch.columns["version"], version))
