@@ -115,7 +115,7 @@ Scheduled: TypeAlias = float | Array
 
 
 def as_scheduled(value: Scheduled) -> Scheduled:
-    """Convert one number to a float; leave one per row as it is."""
+    """Convert one number to a float; return an array with one number per row unchanged."""
     return value if isinstance(value, np.ndarray) else float(value)
 
 

@@ -118,7 +118,7 @@ class TeamActorCritic(nn.Module):
         name, *others = self.policies
         self.first = ActorCritic(spaces[name], models[name], models[name], seed, normalize_values, critic_sees)
         generator = torch.Generator().manual_seed(seed + 1)
-        # No ModuleDict: a policy's name may be that of one of its methods, or contain a dot.
+        # No ModuleDict: a policy's name may equal the name of one of its methods, or contain a dot.
         self.others = nn.ModuleList(stochastic_actor(spaces[other], models[other], generator) for other in others)
 
     @property

@@ -51,7 +51,7 @@ class RowGroups:
 
     @property
     def padding(self) -> float:
-        """By what factor the number of rows grows if each group has room for the largest."""
+        """The factor by which the number of rows grows if each group has room for the largest."""
         return len(self.slots) * int(self.counts.max()) / len(self.place)
 
     def padded(self, rows: Tensor) -> Tensor:
@@ -74,7 +74,8 @@ _TOLERANCE = 1e-4
 class Vmapped:
     """A network's outputs for several members in one call, by torch.func.
 
-    A network may do what cannot be vectorized, or read parameters elsewhere than in its own modules; `check` finds out.
+    A network may contain operations that cannot be vectorized, or read parameters outside of its own modules; `check`
+    finds out.
     """
 
     def __init__(self, network: NetworkActor, parameters: Sequence[nn.Parameter]) -> None:
@@ -107,7 +108,7 @@ class Vmapped:
         memory: Tensor | None,
         expected: tuple[Tensor, Tensor | None],
     ) -> None:
-        """Compare with what a loop found; one that is wrong is reported, and not to be called."""
+        """Compare with the outputs of a loop; if they differ, this is reported, and it must not be called."""
         self.is_checked = True
         try:
             found = self(stacks, groups, obs, memory)
@@ -152,7 +153,7 @@ _FEWEST_BATCHED = 4
 _MOST_PADDING = 4
 """Dense layers are batched from this many groups on, unless padding multiplies the rows by more."""
 _FEWEST_VMAPPED = 16
-"""Groups from which one vmapped call is faster than a loop."""
+"""The number of groups from which one vmapped call is faster than a loop."""
 
 
 class ActingMembers(Protocol):

@@ -24,7 +24,7 @@ _FEEDFORWARD = 4
 
 
 class Attention(nn.Module):
-    """Causal self-attention with several heads: a position sees itself and those before it."""
+    """Causal self-attention with several heads: a position sees itself and earlier positions."""
 
     def __init__(self, size: int, num_heads: int, gain: float, generator: torch.Generator) -> None:
         super().__init__()
