@@ -33,7 +33,7 @@ class StoredColumns:
     """Properties of segments, stored unchanged."""
     optional: frozenset[str] = frozenset()
     present: Sequence[str] = ()
-    """Columns of which each true entry is an agent step; without any, each row is one."""
+    """Columns whose true entries are agent steps; without any, each row is one agent step."""
     infos: Mapping[str, At] = field(default_factory=dict)
     """Columns of infos, stored too: of those that add up, n-step sums."""
 
@@ -150,7 +150,7 @@ class SegmentStore:
         return first, self.stop
 
     def _windows(self, row_ids: Array) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Return the columns of stored rows, [B, ...], and those seen after their windows."""
+        """Return the columns of stored rows, [B, ...], and the columns seen after their windows."""
         rows, _ = self._rings()
         slots = row_ids % self.capacity
         columns = {name: ring.take(slots, axis=0) for name, ring in rows.columns.items() if name != "segment"}
