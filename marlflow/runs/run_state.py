@@ -56,7 +56,7 @@ def write_state(run_dir: Path, name: StateName, reason: str = "") -> None:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return why an error ended a run, as one line: that of the user's code, if it caused it."""
+    """Return the reason why an error ended a run, as one line; if the user's code caused it, its own error."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, UserCodeFailed):
         cause = cause.__cause__
@@ -106,7 +106,7 @@ def _is_locked(run_dir: Path) -> bool:
     except Timeout:
         return True
     except (OSError, NotImplementedError):
-        # A folder of another user, or a file system without locks: what is written has to do.
+        # A folder of another user, or a file system without locks: trust the written state.
         return _read(run_dir / STATE).name == "running"
     lock.release()
     return False

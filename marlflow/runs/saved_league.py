@@ -48,7 +48,7 @@ class SavedLeague:
 
     @property
     def payoffs(self) -> Payoffs:
-        """The table that standings are made of: that of matches, or of training games if none were played."""
+        """The table that standings are made of: the matches, or training games if no matches were played."""
         return self.matches if self.matches.cells else self.train
 
     def versions(self) -> dict[str, int]:

@@ -156,7 +156,7 @@ def read_export(path: Path) -> SavedPolicy:
 
 
 def from_export(data: bytes, source: str) -> SavedPolicy:
-    """Return what `to_export` was given; raises ConfigInvalid for any other contents, naming `source`."""
+    """Return the arguments of `to_export`; raises ConfigInvalid for any other contents, naming `source`."""
     try:
         (flat,) = load(data).values()
         size = int.from_bytes(data[:_HEADER_BYTES], "little")

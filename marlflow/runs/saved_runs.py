@@ -44,7 +44,7 @@ TEAM: Final = "team"
 EXPORTED: Final = ".safetensors"
 """The ending of the files of `marlflow league --export`."""
 FROZEN: Final = "frozen."
-"""What the names of the files of frozen policies in a checkpoint begin with."""
+"""The prefix of the names of frozen policies' files in a checkpoint."""
 
 
 def folder(run_dir: Path) -> Path:
@@ -99,7 +99,7 @@ def _chosen(run_dir: Path, which: Which, scores: Callable[[], Mapping[int, float
 
 
 def skipped(checkpoint: Checkpoint) -> str | None:
-    """Return one sentence on the damaged checkpoints in place of which this one is used; None if there are none."""
+    """Return one sentence on the damaged checkpoints that this one replaces; None if there are none."""
     if not checkpoint.passed_over:
         return None
     return f"{_damaged(checkpoint)}; checkpoint {checkpoint.env_steps} is used instead"
@@ -167,8 +167,8 @@ def shipped_runs() -> list[str]:
 def unpacked(name: str) -> Path:
     """Return a folder of this user's with the run `name`; raises ConfigInvalid if there is none, or no folder for it.
 
-    It is a copy in the user's cache folder, because evaluations are written into the folder of their run. One of other
-    files has another name, so nothing is ever replaced but what was damaged.
+    It is a copy in the user's cache folder, because evaluations are written into the folder of their run. Other files
+    get another name, so only damaged files are ever replaced.
     """
     if name not in (names := shipped_runs()):
         raise ConfigInvalid([f"there is no {PREFIX}{name}{meant(name, names)}; there are {', '.join(names) or 'none'}"])
