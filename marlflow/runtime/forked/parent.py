@@ -1,4 +1,4 @@
-"""The template: imports what workers need, then forks a worker for each `worker.py` that asks. See template.py.
+"""The template: imports what workers need, then forks a worker for each `worker.py` that connects.
 
     python parent.py LISTENING_SOCKET FOLDER_OF_MARLFLOW
 
@@ -46,13 +46,13 @@ _OOM_SCORE = "RAY_worker_oom_score_adjustment"
 
 
 def preload(marlflow_root: str) -> None:
-    """Import what workers need; marlflow from where the driver has it."""
+    """Import the modules that workers need; marlflow from the driver's path."""
     # The objects of the imports live as long as the process; collections in forks would copy their memory.
     gc.disable()
     # Without this script's folder, and without the driver's, whose modules could have the names of libraries.
     del sys.path[0]
     for name in _LIBRARIES:
-        # Another version of Ray may need fewer. Each worker imports for itself what is missing here.
+        # Another version of Ray may need fewer. Each worker imports missing modules itself.
         with suppress(ModuleNotFoundError):
             importlib.import_module(name)
     sys.path.insert(0, marlflow_root)
@@ -92,7 +92,7 @@ def fork_for_each(door: socket.socket) -> tuple[dict[str, Any], list[int]] | lis
 
 
 def become(request: dict[str, Any], streams: list[int]) -> None:
-    """Do what Python would do if it had been started with these arguments."""
+    """Run as Python does with these arguments."""
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)

@@ -43,7 +43,7 @@ class Template:
         folder = tempfile.gettempdir()
         self._folder = tempfile.mkdtemp(prefix="marlflow-", dir=folder if len(folder) <= _LONGEST_FOLDER else "/tmp")
         self._socket = Path(self._folder, "socket")
-        # Bound here, so that what asks while the template imports waits for it.
+        # Bound here, so that workers that connect while the template imports wait for it.
         with socket.socket(socket.AF_UNIX) as door:
             door.bind(str(self._socket))
             door.listen(1024)

@@ -50,7 +50,7 @@ class Actors:
         self._running.clear()
 
     def describe_shortage(self, process: str) -> str:
-        """Describe what a process requests and what the cluster has free."""
+        """Describe the resources that a process requests, and the free resources of the cluster."""
         options = self._options[process]
         requested = {"CPU": options["num_cpus"], "GPU": options["num_gpus"], **options["resources"]}
         listing = ", ".join(f"{amount:g} {name}" for name, amount in requested.items() if amount)

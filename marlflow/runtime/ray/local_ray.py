@@ -59,7 +59,7 @@ class LocalRay:
         # First, so that it forks no more workers.
         if self.template is not None:
             self.template.close()
-        # A worker that was starting has no connection by which it would learn that its raylet has ended.
+        # A worker that was starting has no connection yet, so it does not notice that its raylet has ended.
         self.kill()
 
 
@@ -135,7 +135,7 @@ def _private_folder() -> Path:
     closed = folder.parent
     with suppress(FileExistsError):
         closed.mkdir(mode=0o700)
-    # lstat and the owner: another user may have put a link or a folder of their own there.
+    # lstat and the owner are checked, because another user may have put a link or a folder there.
     status = closed.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         raise OSError(f"{closed} is not a folder of this user's")
