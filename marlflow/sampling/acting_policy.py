@@ -182,7 +182,7 @@ class ActingPolicy:
 
 
 class ActionDecoder:
-    """Converts rows of the actions of `policy` to what the action space would sample."""
+    """Converts rows of the actions of `policy` to elements of the action space."""
 
     def __init__(self, policy: str, space: gym_spaces.Space[Any]) -> None:
         self._policy, self._space = policy, space
@@ -195,7 +195,7 @@ class ActionDecoder:
             self._ends = space.low.astype(np.float32), space.high.astype(np.float32), space
 
     def choices(self, action: Array) -> list[Any]:
-        """Convert `action` rows to what `action_space.sample()` would return."""
+        """Convert the rows of `action` to elements of the action space, as `action_space.sample()` returns."""
         if self._discrete:
             try:
                 return [self._discrete[number] for number in action.tolist()]

@@ -187,7 +187,7 @@ class EnvPool(EnvSource):
         broken: dict[int, EnvironmentFailed],
         acted: Array | None = None,
     ) -> tuple[Array, Array, Array | None]:
-        """Return lanes, rewards and stepped columns as numbers, but of environments in which one is wrong."""
+        """Return lanes, rewards and stepped columns as numbers, without environments that gave a wrong number."""
         while len(lanes):
             try:
                 numbers = reward_values(rewards)

@@ -157,7 +157,7 @@ class EnvSource(ABC):
     def step(self, deciding: Array, is_read: Array | None) -> LaneStep:
         """Take one env step in every environment with an episode, by the actions of the lanes `deciding`.
 
-        `is_read` bool [S, lanes]: of which lanes the stepped info columns are read; None: there are none.
+        `is_read` bool [S, lanes]: whether a lane's stepped info columns are read; None: there are none.
         """
 
     @abstractmethod
@@ -195,7 +195,7 @@ class EnvSource(ABC):
             raise watchdog.hung_error(playing.where(), doing, overdue) from None
 
     def _until_opened(self, make: Callable[[], _T]) -> _T:
-        """Return what `make` returns, called again after a failure; raises EnvironmentFailed if it fails too often."""
+        """Return the result of `make`, called again after failures; raises EnvironmentFailed after too many."""
         while True:
             try:
                 return make()
@@ -211,7 +211,7 @@ def lanes_in(indices: Array, stride: int) -> Array:
 
 
 def too_many_agents(most: int) -> str:
-    """Return what is wrong with an environment of more than `most` agents without `possible_agents`."""
+    """Return the problem of an environment of more than `most` agents without `possible_agents`."""
     return f"more than {most} agents appeared; declare possible_agents"
 
 
@@ -295,7 +295,7 @@ _NUMBERS = frozenset({float, int, bool, np.float64, np.float32})
 
 
 def not_given(column: InfoColumn) -> str:
-    """Return what is wrong if an env step lacks a column of rows."""
+    """Return the problem if an env step lacks a column of rows."""
     way_out = f"take {column.name!r} out of policies.<id>.columns and reward_from, and parts out that read it"
     return (
         f"step() gave no info[{column.key!r}] for an agent that acted, and its policy has a column {column.name!r}; "

@@ -194,7 +194,7 @@ class Lanes:
         self.num_assigned[index] = len(agents)
 
     def seat_all(self, entry_of: Array, members: Array) -> None:
-        """Seat the entries `entry_of` [lanes] in all lanes; `members` [lanes] are rows of those without a buffer."""
+        """Seat the entries `entry_of` [lanes] in all lanes; `members` [lanes] has rows of lanes without a buffer."""
         self.entry_of[:], self.row_of[:] = entry_of, members
         for number, acting in enumerate(self.table.acting_policies):
             if acting.buffer is not None:
@@ -258,7 +258,7 @@ class Credited:
         np.add.at(self.unattributed, self._entry_of[lanes], amounts)
 
     def close(self, lanes: Array, at: Array, was_open: Array) -> None:
-        """Complete the rows in the flat cells `at` of those `lanes` that have an open row, and begin again with 0."""
+        """Complete the open rows of `lanes`, in the flat cells `at`, and begin again with 0."""
         amounts = self.open[lanes]
         self._flat[at] = amounts
         if not was_open.all():
@@ -267,7 +267,7 @@ class Credited:
         self.open[lanes] = 0.0
 
     def add_ticks(self, at: Array, amounts: Array, is_open: Array, entry_of: Array, still: Array) -> None:
-        """Add what lanes received in T ticks, [T, lanes], to the rows in the flat cells `at` where `is_open`.
+        """Add the amounts of T ticks, [T, lanes], to the rows in the flat cells `at` where `is_open`.
 
         `at` [T + 1, lanes] begins with the cells of the rows that were open before, where `is_open` [T + 1, lanes] says
         so. `still` [lanes]: whether the last row of a lane is still open. `entry_of` [T, lanes] has the lanes' policy
@@ -291,7 +291,7 @@ class Credited:
             np.add.at(self.unattributed, entries[missed], whole[missed])
 
     def leave(self, lanes: Array | slice) -> None:
-        """Add what these lanes received since their rows were closed to `unattributed`."""
+        """Add the amounts that these lanes received since their rows were closed to `unattributed`."""
         amounts = self.open[lanes]
         if amounts.any():
             self.add_unattributed(lanes, amounts)

@@ -94,7 +94,7 @@ def to_bytes(news: Iterable[News]) -> bytes:
 
 
 def from_bytes(data: bytes) -> list[News]:
-    """Decode what `to_bytes` returned."""
+    """Decode the result of `to_bytes`."""
     return [_KINDS[kind](**fields) for kind, fields in json.loads(data)]
 
 

@@ -49,7 +49,7 @@ class Request:
 
 
 NOTHING_NEW = Request()
-"""A round with the weights, scheduled values and matchups of before."""
+"""A round with the weights, scheduled values and matchups of the round before."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,7 +174,7 @@ class ReplayedState(WorkerState):
         hashes[deciding] = pending_hashes
         actual = {"returns": self.runner.lanes.returns, "t_agent": self.runner.lanes.t_agent, "hash": hashes}
         for name, column in zip(self.runner.lanes.columns.names, self.runner.lanes.infos, strict=True):
-            # Unknown for columns that were not read before, and for workers to which nothing was given.
+            # Unknown for columns that were not read before, and for workers whose environments gave none.
             if len(infos.get(name, ())) and not np.array_equal(column[lanes], infos[name], equal_nan=True):
                 raise _Differs
         if not all(np.array_equal(column[lanes], expected[name]) for name, column in actual.items()):

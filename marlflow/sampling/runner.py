@@ -292,7 +292,7 @@ class Runner:
 class Ended(NamedTuple):
     """N ended episodes: environment, whether any agent was truncated, tick, number, and env steps.
 
-    `returns` are of the agents by slot, [N][A].
+    `returns` are the agents' returns by slot, [N][A].
     """
 
     env: Sequence[int]

@@ -63,7 +63,7 @@ class SamplerConfig:
     """Number of episodes that environment faults may end before the worker raises EnvironmentFailed."""
 
     history_env_steps: int = 10_000
-    """Env steps up to which a running episode can be replayed, and so resumed, from `state`."""
+    """The most env steps of a running episode that can be replayed, and so resumed, from `state`."""
 
     next_episodes: Mapping[int, int] = field(default_factory=dict)
     """The number of each environment's first episode; 0 where missing."""

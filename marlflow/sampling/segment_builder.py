@@ -25,7 +25,7 @@ from marlflow.sampling.step_buffer import Segments, StepBuffer, ranges
 class Ticks(NamedTuple):
     """The results of T ticks, [T, lanes]: whether each lane decided, and whether its agent then ended.
 
-    `infos` [S, T, lanes] are the stepped info columns, those in rows first, NaN where there is no number.
+    `infos` [S, T, lanes] are the stepped info columns, columns in rows first, NaN where there is no number.
     `entry_of` has the lanes' acting policies by number, -1 without a policy.
     """
 

@@ -177,7 +177,7 @@ _CALLBACKS = (Watchdog._begin_collecting.__code__, Watchdog._end_collecting.__co
 
 
 def close_by(timeout_s: float | None = None) -> float:
-    """Return the time, of perf_counter, by which environments are to be closed; None: in CLOSE_TIMEOUT_S."""
+    """Return the deadline (perf_counter) for closing environments; None: in CLOSE_TIMEOUT_S."""
     return perf_counter() + (CLOSE_TIMEOUT_S if timeout_s is None else timeout_s)
 
 

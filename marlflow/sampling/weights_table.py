@@ -27,7 +27,7 @@ _SLOT_BITS = 24
 class CohortMembers:
     """The frozen entries of a cohort and their slots, shared by lanes of training and of evaluation.
 
-    Every entry keeps a reference to its weights until `forget`. Only those in a slot can act.
+    Every entry keeps a reference to its weights until `forget`. Only members in a slot can act.
     """
 
     def __init__(self, make: Callable[[], Actor], like: Actor, with_critic: bool) -> None:
@@ -69,7 +69,7 @@ class CohortMembers:
         self._give_up(entry)
 
     def trim(self, seated: Collection[int], most_idle: int) -> None:
-        """Empty the least recently seated slots beyond `most_idle`, except those in `seated`."""
+        """Empty the least recently seated slots beyond `most_idle`, except the `seated` ones."""
         idle = [entry for entry, slot in self._slots.items() if slot not in seated]
         for entry in idle[: max(0, len(idle) - most_idle)]:
             self._give_up(entry)
@@ -131,7 +131,7 @@ class WeightsTable:
         self.live = {acting.policy: acting for acting in live}
         """By policy."""
         self._numbers = {acting.policy: number for number, acting in enumerate(live)}
-        # By frozen entry, in order of arrival, and by live policy that never changes.
+        # By frozen entry, in order of arrival, and by fixed policy.
         self._cohort_of: dict[str, FrozenCohort] = {}
         # By name.
         self._cohorts: dict[str, FrozenCohort] = {}
@@ -188,7 +188,7 @@ class WeightsTable:
         # Members of a cohort have the same scheduled values, by name.
         name = f"{frozen.policy}@({', '.join(sorted(frozen.scheduled))})"
         if name not in self._cohorts:
-            # Actors of its own: the live policy's actor is given new weights at every publish.
+            # Separate actors, because the live policy's actor gets new weights at every publish.
             make, with_critic = self._make_actors[frozen.policy], frozen.policy in self._publishing_critics
             self._append(FrozenCohort(name, live, CohortMembers(make, live.actor, with_critic), lanes))
         return self._cohorts[name]

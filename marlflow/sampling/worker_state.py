@@ -26,7 +26,7 @@ from marlflow.sampling.segment_builder import SegmentBuilder
 from marlflow.sampling.step_buffer import ranges
 
 INFOS = "infos"
-"""The table of what infos gave in the running episodes, by info column."""
+"""The table of the info columns of running episodes."""
 _SNAPSHOT, _LANES = "snapshot", "batched_lanes"
 
 
@@ -91,7 +91,8 @@ class WorkerState(ABC):
     ) -> dict[str, StateTable]:
         """Return the open rows and memories of the episodes in `running`, and the table `name` of the lanes `at`.
 
-        It has `columns`, returns, and agent steps. What infos gave so far is the table `infos`, if they gave anything.
+        It has `columns`, returns, and agent steps. The info columns so far are the table `infos`, if they have any
+        number.
         """
         lanes = self.runner.lanes
         of_lanes = {"lane": at, "returns": lanes.returns[at], "t_agent": lanes.t_agent[at], **columns}
@@ -118,7 +119,7 @@ class WorkerState(ABC):
         self.episodes.resume_at({env["env"]: env["next_episode"] for env in tree["envs"]})
         tables = {name: TableByEnv(table) for name, table in tree["tables"].items()}
         for env in tree["envs"]:
-            # The order of appearance is that of rows. Older checkpoints have it with a running episode only.
+            # The order of appearance is the order of rows. Older checkpoints have it with a running episode only.
             agents = env["agents"] if "agents" in env else (env["running"] or {}).get("agents")
             if agents is not None:
                 self.envs.seat(self.index(env), agents)
@@ -159,7 +160,7 @@ class WorkerState(ABC):
         return by_lane(table, self.envs.env_indices, self.runner.lanes.stride)
 
     def restore_open(self, tables: Mapping[str, StateTable]) -> None:
-        """Restore the open rows and memories of episodes that have begun again."""
+        """Restore the open rows and memories of resumed episodes."""
         # The observations of open rows were not saved for a policy that was not recorded, so these rows are dropped.
         numbered = enumerate(self.acting_policies)
         new = [n for n, acting in numbered if acting.buffer is not None and f"rows.{acting.policy}" not in tables]

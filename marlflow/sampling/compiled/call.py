@@ -86,7 +86,7 @@ class TickColumns:
         return np.broadcast_to(index, shape), np.broadcast_to(slot, shape)
 
     def counted(self, broken: Mapping[int, Break]) -> tuple[Array, Ticks]:
-        """Return which environments ran, [T, B], and what lanes did: nothing of an environment after it broke."""
+        """Return which environments ran, [T, B], and the actions of lanes; nothing of an environment after it broke."""
         columns, lanes = self.columns, self.lanes
         running, ended = columns.running.copy(), columns.ended.copy()
         rewards = np.where(running[..., None], columns.rewards, 0.0).astype(np.float64)
@@ -136,7 +136,7 @@ class TickColumns:
         return np.stack(totals)
 
     def _sums(self, carried: Array, amounts: Array) -> Array:
-        """Return `totals` of amounts that are NaN where there are none; so are sums of none."""
+        """Return `totals` of amounts, which are NaN where there is none; a sum without amounts is NaN too."""
         count = self.totals(~np.isnan(carried), ~np.isnan(amounts))
         return np.where(count, self.totals(np.nan_to_num(carried), np.nan_to_num(amounts)), np.nan)
 
@@ -150,7 +150,7 @@ class TickColumns:
         return latest.reshape(len(latest), self.num_envs, self.lanes.stride)
 
     def totals(self, carried: Array, amounts: Array) -> Array:
-        """Return what each agent received in each episode of the call, [episodes, B, A], `carried` from before it."""
+        """Return the sum of each agent in each episode of the call, [episodes, B, A], with `carried` from before it."""
         lanes, most = len(self.lanes.entry_of), int(self.begun.max(initial=0)) + 1
         shape = most, self.num_envs, self.lanes.stride
         number = np.repeat(self.begun_before, self.lanes.stride, axis=1) * lanes + np.arange(lanes)
@@ -170,7 +170,7 @@ class Seating(NamedTuple):
     """`entries` and `members`, [B, E, A], by slot: the number of its acting policy, and its member in a cohort.
 
     The running episode is number 0 of E; if the agents keep their policies there is no other. `left` [B] is how many
-    may begin. `matchups` has those to come, by environment.
+    may begin. `matchups` has the next matchups, by environment.
     """
 
     entries: Array

@@ -43,13 +43,13 @@ class Player(NamedTuple):
     masked: bool
     sees_state: bool
     members: int
-    """How many members of one network it has, of which each row has one; 0: it is one policy."""
+    """The number of members of its network, one of which plays each row; 0: it is one policy."""
     first_action: Any
     """Added to its actions: the first of a Discrete or MultiDiscrete space."""
 
 
 class Live(NamedTuple):
-    """All that a tick changes: what the episodes are, and who acts next. [B], and [B, A] by slot."""
+    """The state that a tick changes: the episodes, and the agents that act next. [B], and [B, A] by slot."""
 
     carry: Carry
     running: Any
@@ -113,7 +113,7 @@ class Columns(NamedTuple):
 class FragmentProgram:
     """The compiled call for `num_envs` environments of `calls` and these players, of at most `ticks` ticks.
 
-    `is_dealt`: whether each episode has entries of its own.
+    `is_dealt`: whether each episode has its own policies and frozen entries.
     """
 
     def __init__(
@@ -234,7 +234,7 @@ class FragmentProgram:
     def _act(
         self, live: Live, inputs: CallInputs, decided: Any, mover: Any
     ) -> tuple[dict[str, Any], list[Any], list[dict[str, Any]]]:
-        """Return the actions of all, by group, and by player its memory, and what is returned of its rows."""
+        """Return all actions by group, and for each player its memory and the returned columns of its rows."""
         envs = jnp.arange(self._num_envs)
         entries, members = inputs.entries[envs, live.seat], inputs.members[envs, live.seat]
         actions = {
@@ -301,7 +301,7 @@ class FragmentProgram:
         return at, at < self._num_envs
 
     def _begin_at(self, live: Live, inputs: CallInputs, at: Any) -> Live:
-        """Begin the next episodes in the environments `at` [K]; those beyond the last are none."""
+        """Begin the next episodes in the environments `at` [K]; indices beyond the last environment are ignored."""
         clipped = jnp.minimum(at, self._num_envs - 1)
         number = live.following[clipped]
         # Numbers are below 2**32: one worker of a run never has more episodes of one environment.
@@ -328,7 +328,7 @@ class FragmentProgram:
         )
 
     def _final_rows(self, live: Live) -> dict[str, Any]:
-        """Return what agents see now, and their memories, for players whose rows are returned, by name, [B, ...]."""
+        """Return the current observations and memories of players whose rows are returned, by name, [B, ...]."""
         found: dict[str, Any] = {}
         recorded = [player for player in self.players if player.is_recorded]
         for name, slots in self._slots_of.items():
@@ -382,7 +382,7 @@ class FragmentProgram:
         return found
 
     def final_rows(self, name: str, finals: Mapping[str, Array], place: Array, slot: Array) -> Array | None:
-        """Return what agents of the slots [N] saw at their end, at a `place` [N] of `finals`, by numpy.
+        """Return the final observations of the slots [N], at a `place` [N] of `finals`, by numpy.
 
         `name` is `obs` or `action_mask`; where a group has no mask, all is legal; None if no group has one.
         """
@@ -431,7 +431,7 @@ class FragmentProgram:
         return jnp.asarray(self.column(player))[mover]
 
     def _put_actions(self, player: Player, actions: dict[str, Any], chosen: Any, active: Any, mover: Any) -> None:
-        """Write what a player chose into `actions`, by group."""
+        """Write a player's actions into `actions`, by group."""
         chosen = chosen + player.first_action
         if self.turn_based:
             envs, position = jnp.arange(self._num_envs), jnp.asarray(self._position)[mover]

@@ -100,7 +100,7 @@ class CompiledRunner(Runner):
         key = (self._room, *((player.number, player.slots, player.members) for player in players))
         found = self._programs.get(key)
         if found is None or found.program.ticks < most:
-            # The first one has exactly what rounds of a run have; larger ones come in few sizes.
+            # The first program has exactly the size of the run's rounds; larger programs come in few sizes.
             ticks = most if found is None else 1 << (most - 1).bit_length()
             env = self._functional
             settled = env.calls, env.num_envs, self._envs.columns, self._seating.is_dealt
@@ -212,7 +212,7 @@ class CompiledRunner(Runner):
         return np.arange(len(self._env_indices))[:, None] * self.lanes.stride + program.order(player)
 
     def _land(self, program: FragmentProgram, after: Live, columns: Columns) -> None:
-        """Take over what a call gave: rows, results, faults, and the state of all environments."""
+        """Take over the results of a call: rows, episode results, faults, and the state of all environments."""
         fragment = TickColumns(program, columns, self.lanes, self._next_numbers(), self._seating)
         broken = breaks_in(fragment, lambda player: self._acting_policies[player.number], self._failure_of)
         running, ticks = fragment.counted(broken)
