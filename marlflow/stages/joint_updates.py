@@ -201,7 +201,8 @@ class JointAdvantages:
 class LearnInOrder:
     """Trains one policy after another, in random order, each for `epochs` in minibatches of at least `minibatch` rows.
 
-    Each policy accounts for the change of those before it (HAPPO; Kuba et al., 2022, arXiv:2109.11251, algorithm 1).
+    Each policy accounts for the changes of the policies before it (HAPPO; Kuba et al., 2022, arXiv:2109.11251,
+    algorithm 1).
     """
 
     traits: ClassVar[Traits] = Traits(accepts=loss_input, updates=True)

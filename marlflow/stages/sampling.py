@@ -29,7 +29,7 @@ class Collect:
 
     @property
     def under_way(self) -> int:
-        """The number of calls that workers run besides rounds, such as matches."""
+        """The number of calls that workers run in addition to rounds, such as matches."""
         return self.workers.under_way
 
     def __call__(self) -> Round | Awaitable[Round]:
@@ -76,7 +76,7 @@ class ByPolicy:
     `joint` names learners of several policies: with `ByPolicy(joint={"mixer": ("left", "right")})` the plan "mixer"
     gets a fragment per worker, with the payloads of both. `learners` maps other policies to learners; the default is a
     learner of the same name. `union` names learners of the rows of other policies: with `ByPolicy(union={"average":
-    ("response",)})` the plan "average" gets the rows of "response", and none of its own.
+    ("response",)})` the plan "average" gets the rows of "response", and no rows of "average".
     """
 
     joint: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -174,7 +174,7 @@ class Concat:
     def add(self, fragment: Fragment) -> Sequence[Batch]:
         """Add a fragment; return the batch, packed, if complete."""
         count, rows = self._counted
-        # A resume or a reset has changed what is held.
+        # A resume or a reset has changed the held items.
         if count != len(self.held):
             rows = sum(held.rows for held in self.held)
         if fragment.rows:
