@@ -131,7 +131,7 @@ def portable_of(trained: TrainedPolicy) -> PortableActor:
 def _described(
     team: Team, trained: TrainedPolicy, portable: PortableActor, file: Path, found: OutputDifference
 ) -> dict[str, Any]:
-    """Return what the description file has, as plain data."""
+    """Return the contents of the description file, as plain data."""
     return {
         "format": _FORMAT,
         "marlflow": metadata.version("marlflow"),
@@ -213,7 +213,7 @@ def _masks(spaces: Spaces, rows: int, generator: np.random.Generator) -> Array:
 
 
 def played_rows(team: Team, trained: TrainedPolicy, count: int = ROWS) -> CheckRows:
-    """Play episodes in which the policy samples its actions, and return its first `count` rows or fewer.
+    """Play episodes with sampled actions of the policy, and return its first `count` rows or fewer.
 
     It plays all agents that it can; others play as in training. It ends at 10 env steps for each row, at the latest.
     Raises MarlflowError if the environment cannot be made, breaks, or never asks the policy.
@@ -353,7 +353,7 @@ def _probability(expected: Array, found: Array, choices: Sequence[int]) -> float
 
 
 def expected_outputs(trained: TrainedPolicy, portable: PortableActor, rows: CheckRows) -> dict[str, Array]:
-    """Return what the policy computes for rows, as it does when it acts, and its greedy actions."""
+    """Return the policy's outputs for rows, as when it acts, and its greedy actions."""
     before = None if rows.memory is None else as_tensor(rows.memory)
     with torch.inference_mode():
         raw, after = portable.network.outputs(as_tensor(rows.obs), before)

@@ -26,7 +26,7 @@ _EXTRA = ("onnx", "onnxscript")
 
 
 def written(portable: PortableActor, file: Path, format: str) -> Session:
-    """Write `portable` as `onnx` or `pt2`, and return what runs the file.
+    """Write `portable` as `onnx` or `pt2`, and return a session that runs the file.
 
     Raises ConfigInvalid if a package is missing or the file cannot be written, MarlflowError if the network cannot be
     converted.

@@ -56,7 +56,7 @@ class Episode:
 
 
 class Watcher:
-    """Base class of what sees episodes from outside; methods do nothing by default, and all may raise Stopped."""
+    """Base class of watchers of episodes; methods do nothing by default, and all may raise Stopped."""
 
     def began(self, episode: Episode) -> None:
         """Note that an episode was reset."""
@@ -74,7 +74,7 @@ class Watcher:
 def play_episode(
     adapter: EnvAdapter, episode: Episode, players: Mapping[str, Player], others: Player, watchers: Sequence[Watcher]
 ) -> Episode:
-    """Play `episode` to its end and return it; `others` acts for each agent that has no player of its own.
+    """Play `episode` to its end and return it; `others` acts for each agent without a player.
 
     Raises EnvironmentFailed if the environment breaks, and Stopped.
     """
@@ -119,7 +119,7 @@ def _note(adapter: EnvAdapter, episode: Episode, result: StepResult, watchers: S
 
 
 PERSON = "you"
-"""The name of the person, where others have that of their policy."""
+"""The name of the person, where other players have the name of their policy."""
 
 
 def seating(

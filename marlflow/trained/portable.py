@@ -41,7 +41,7 @@ class Port:
 
 
 class PortableActor(nn.Module):
-    """Computes what `network` does, from one tensor for each of `inputs`; raises ConfigInvalid for other actors.
+    """Computes the same as `network`, from one tensor for each of `inputs`; raises ConfigInvalid for other actors.
 
     A nested observation has an input for each of its leaves. Masked actions have the lowest finite number as logit or
     value.
@@ -123,7 +123,7 @@ class PortableActor(nn.Module):
         return {name: array.copy() for name, array in found.items() if array is not None}
 
     def named(self, raw: Tensor, action_mask: Tensor | None) -> Outputs:
-        """Return the outputs but the memory, given what the network's `outputs` returns."""
+        """Return the outputs without the memory, given the result of the network's `outputs`."""
         return self._outputs(raw, action_mask)
 
 

@@ -62,7 +62,7 @@ class TypedActions:
         return " ".join(map(str, np.array(legal) + self._starts()))
 
     def form(self) -> str:
-        """Return in a few words what to type."""
+        """Return a short description of what to type."""
         space = self._space
         if isinstance(space, spaces.Discrete):
             return "a number, or a name" if self._names else "a number"

@@ -189,7 +189,7 @@ class RowsWatcher(Watcher):
             self._rows.decided(decision.observation, decision.mask, row, decision.env_steps)
 
     def stepped(self, result: StepResult) -> None:
-        """Add what the person's agent received, and its end."""
+        """Add the reward of the person's agent, and its end."""
         rows = self._rows
         if rows is None:
             # Nothing before its first decision belongs to a row.

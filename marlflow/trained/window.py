@@ -23,7 +23,7 @@ _DRAW_THEMSELVES: Final = ("pettingzoo.", "mpe2.")
 
 def check_display(remedy: str) -> None:
     """Raise ConfigInvalid that ends in `remedy` if no window can be opened here, or pygame is missing."""
-    # Other systems always have a display; SDL_VIDEODRIVER is set by who knows what to draw on.
+    # Other systems always have a display; If SDL_VIDEODRIVER is set, the user has chosen what to draw on.
     named = any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"))
     if sys.platform.startswith("linux") and not named:
         raise ConfigInvalid(
@@ -67,7 +67,7 @@ class Window(Watcher):
             self._pygame.display.set_caption(f"{self._title}, episode {episode.number + 1} of {episode.of}")
 
     def stepped(self, result: StepResult) -> None:
-        """Show the environment as it is now, and wait until the next env step is due."""
+        """Show the environment's current state, and wait until the next env step is due."""
         del result
         try:
             drawn = self._env.render() if self._must_render else None
