@@ -120,7 +120,7 @@ class LeaguePlayerMetrics(TypedDict):
 class LeagueReport(TypedDict):
     """State of a league."""
 
-    members: int  # learning policies, their snapshots, and policies that never change
+    members: int  # live policies, their snapshots, and fixed policies
     epoch: int  # how often the population changed
     games: int  # training games counted
     games_stale: int  # results that came twice or too late
