@@ -137,8 +137,8 @@ def _results(data: Data) -> Iterator[str]:
     if data.get("expert"):
         yield _table(_expert(data))
         yield (
-            "The mean return of the expert's episodes while it was recorded. It drew its actions and continued to learn; "
-            f"the records have {max(one['env_steps'] for one in data['expert'].values()):,} env steps.\n"
+            "The mean return of the expert's episodes while it was recorded. It drew its actions and continued to "
+            f"learn; the records have {max(one['env_steps'] for one in data['expert'].values()):,} env steps.\n"
         )
     if data.get("adapted"):
         (tasks,) = {one["tasks"] for one in data["adapted"].values()}

@@ -196,6 +196,7 @@ def _trained(
         own = state.vector[group.start : group.stop]
         (_, losses), gradient = jax.value_and_grad(total_loss, has_aux=True)(own, state.vector, state.target)
         norm = jnp.sqrt(jnp.sum(gradient * gradient))
+        # The gradient's norm is clipped as in `learner.optimizer`.
         limit = inputs.max_grad_norms[index]
         clipped = jnp.where(norm > limit, gradient / (norm / limit), gradient)
         after, optimizer = group.step(own, clipped, state.optimizers[index], inputs.learning_rates[index])
