@@ -115,7 +115,7 @@ class Gate:
 
 @dataclass(slots=True, eq=False)
 class Cell:
-    """A running stage, or a fused chain; kind None is a plan's end."""
+    """A running stage, or a fused chain of stages; its kind is None at the end of a plan."""
 
     kind: Kind | None
     stages: list[StageId]
@@ -127,7 +127,7 @@ class Cell:
     gates: list[Gate] = field(default_factory=list)
     """Sources: the paces that hold it, innermost first. Other cells are held at their inboxes' gates."""
     sides: list[tuple[PaceLedger | None, str]] = field(default_factory=list)
-    """Merges and ends of plans: the ledger and side name to count each inbox's items under."""
+    """Merges and ends of plans: for each inbox, the ledger and the side that count its items."""
     emitted_side: str | None = None
     """Merges: the one side whose items are emitted; None: all."""
     meters: list[Meter] = field(default_factory=list)

@@ -136,7 +136,7 @@ class Executor:
             elif all(cell.ended for cell in self._order):
                 return
             else:
-                # The ends of plans that merely lack input are a consequence, not a cause.
+                # A plan's end that only lacks input is a consequence of a deadlock, not its cause.
                 stuck = [c for c in self._network.cells if not c.ended and (c.kind is not None or c.held())]
                 raise Stalled([(str(cell.stages[0]), self._waits_for(cell)) for cell in stuck])
 
@@ -233,7 +233,7 @@ class Executor:
         return restart_plan(self._network, plan)
 
     def rejoin(self, plan: str) -> None:
-        """Readmit a plan that had ended; call after `load_state`."""
+        """Run a plan again that had ended; call after `load_state`."""
         for ledger in self._network.ledgers_of(plan):
             ledger.rejoin()
 

@@ -98,7 +98,7 @@ class Together:
     plans: tuple[Plan, ...]
     rounds: Rounds
     shared: frozenset[int]
-    """Identities of the stages that no single plan owns: the source and the split of its stream."""
+    """Identities of the stages that belong to no single plan: the source, and the split of its stream."""
     between_rounds: tuple[WorkBetweenRounds, ...] = ()
 
     @property
