@@ -47,12 +47,12 @@ class Memory:
         return self._memory[lanes]
 
     def update(self, lanes: Array, after: Array, version: int) -> dict[str, Array]:
-        """Set the memory of `lanes` to `after`, computed by `version`; return the one before.
+        """Set the memory of `lanes` to `after`, computed by `version`; return the memory before.
 
         `memory_version` is the version that computed it; for zeros, the acting one.
         """
         computed_by = self._version[lanes]
-        # Zeros were computed by no version: rows get the acting one.
+        # No version computed zeros, so their rows get the acting version.
         before = {"memory": self._memory[lanes], "memory_version": np.where(computed_by < 0, version, computed_by)}
         self._memory[lanes] = after
         self._version[lanes] = version
@@ -116,7 +116,7 @@ class ActingPolicy:
         self.buffer = StepBuffer(columns, (spaces.action_shape, spaces.action_dtype)) if recorded else None
 
     def for_evaluation(self, lanes: int, mode: EvaluationMode) -> ActingPolicy:
-        """Return one with the same actor for `lanes` other lanes, without recording; a memory is zero."""
+        """Return one with the same actor for `lanes` other lanes, which records nothing; its memory is zero."""
         acting = ActingPolicy(self.policy, self.actor, self.spaces, lanes, False, self._state, mode)
         acting.info_columns = self.info_columns
         return acting
@@ -221,5 +221,5 @@ class ActionDecoder:
 
 
 def _are_numbers_below(action: Array, count: int) -> bool:
-    # One comparison: a negative number is a large one without sign.
+    # One comparison is enough, because a negative number becomes a large unsigned one.
     return not len(action) or int(action.astype(np.int64, copy=False).view(np.uint64).max()) < count

@@ -70,8 +70,8 @@ class EnvSource(ABC):
     """The environments of a worker: lane = `index` of the environment * `stride` + agent slot.
 
     `env_indices` are unique over all workers, an `index` is the position among them. Environments that broke are made
-    again before their next reset. Unless overridden, all agents are declared and take part, none leaves without a mark,
-    and no wrapper corrects actions.
+    again before their next reset. Unless overridden, all agents are declared and take part, none leaves without
+    termination or truncation, and no wrapper corrects actions.
     """
 
     stride: int
@@ -98,7 +98,7 @@ class EnvSource(ABC):
 
     @property
     def counts(self) -> Array:
-        """Number of agents that left without a mark, and of corrected actions, since opening, int64 [2]."""
+        """Number of agents that left without an end, and of corrected actions, since opening, int64 [2]."""
         return np.zeros(2, np.int64)
 
     def seated(self, index: int) -> list[str] | None:
@@ -275,7 +275,7 @@ def _required(column: InfoColumn, given: Sequence[Any], is_read: Array) -> Array
 
 
 def _measured(given: Sequence[Any]) -> list[float]:
-    # Figures of episodes are no reason to break one.
+    # A wrong figure of an episode does not break the episode.
     numbers = [None if value is None else _number(value) for value in given]
     return [np.nan if number is None else number for number in numbers]
 

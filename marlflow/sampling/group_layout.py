@@ -86,7 +86,7 @@ class GroupLayout:
         return flat
 
     def rows(self, arrays: Mapping[str, Array], lanes: Array) -> Array:
-        """Return the rows of `lanes`, whose groups have the same spaces, [N, ...], a copy."""
+        """Return a copy of the rows of `lanes`, whose groups have the same spaces, [N, ...]."""
         parts = list(self._parts(lanes))
         if len(parts) == 1:
             ((name, _, at),) = parts

@@ -46,7 +46,7 @@ class Lanes:
         self.t_agent = np.zeros(count, np.int64)
         self.returns = np.zeros(count, np.float64)
         self.columns = columns
-        # The value of each info column so far in the episode, [K, lanes]; NaN: none was given.
+        # The value of each info column so far in the episode, [K, lanes]; NaN if there is none.
         self.infos = np.full((len(columns), count), np.nan)
         self.has_infos = False
         self.episode = np.zeros(count, np.int64)

@@ -164,7 +164,7 @@ class LineLimit:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the next line will not pass; cheaper than `allows`."""
+        """Whether the next line will be left out; cheaper than `allows`."""
         return self._clock_s() < self._closed_until_s
 
     def allows(self) -> bool:

@@ -150,7 +150,7 @@ class ReplayedState(WorkerState):
 
     def _receive(self, index: int, result: StepResult, acted: Array) -> None:
         adapter, lanes = self.envs.adapters[index], self.runner.lanes
-        # As in a step, before agents that joined have a policy.
+        # As in a step: agents that joined get a policy afterwards.
         is_read = lanes.is_read
         if len(adapter.agents) > lanes.num_assigned[index]:
             lanes.assign_new_agents(index, adapter, self.episodes)

@@ -172,7 +172,7 @@ class Runner:
                     index, slot = divmod(int(at[outside.index]), self.lanes.stride)
                     broken[index] = self._envs.failure(index, slot, f"the final {outside.reason}")
                     continue
-                # An observation of another policy may yet break their environment: its segments are discarded then.
+                # An observation of another policy may still break their environment; then its segments are discarded.
                 rows, episodes = self.lanes.row_of[at], self.lanes.episode[at]
                 builder.end_segments(at, rows, has_terminated, episodes, acting, finals)
                 break

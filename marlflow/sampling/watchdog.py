@@ -155,7 +155,7 @@ class Watchdog:
             # The next check comes in time.
             return
         now_s = perf_counter()
-        # A new call since the last check, or none: its time starts now, at most one check late.
+        # There is a new call since the last check, or none: its time starts now, at most one check late.
         if not self.inside or self.begun != self._seen:
             self._seen, self._since_s = self.begun, now_s
         elif self.timeout_s is not None and now_s - self._since_s >= self.timeout_s:

@@ -90,7 +90,7 @@ class FrozenCohort(ActingPolicy):
     def __init__(
         self, name: str, live: ActingPolicy, members: CohortMembers, lanes_of_worker: int, mode: Mode = "explore"
     ) -> None:
-        # The live actor only says whether members have a memory.
+        # The live actor is used only to see whether members have a memory.
         super().__init__(name, live.actor, live.spaces, lanes_of_worker, recorded=False, mode=mode)
         self.live, self.members = live, members
         self._groups = RowGroups.of(self.rows)
@@ -156,7 +156,7 @@ class WeightsTable:
         return None
 
     def join(self, scheduled: Mapping[str, Mapping[str, float]], lanes: int) -> None:
-        """Let live policies with the same network, which never change, act in one call with their scheduled values."""
+        """Let fixed policies with the same network act in one call, with their scheduled values."""
         first = next(iter(scheduled))
         live = self.live[first]
         cohort = FrozenCohort(f"{first}@*", live, CohortMembers(self._make_actors[first], live.actor, False), lanes)
@@ -221,7 +221,7 @@ class WeightsTable:
     def acted(self) -> dict[str, EvaluationMode]:
         """Return how each entry acted: `sampled` if its actor drew random numbers, `greedy` if it drew none.
 
-        Left out are entries that did not act, and those whose actor is in another process.
+        Entries that did not act, or whose actor is in another process, are left out.
         """
         modes: dict[str, EvaluationMode] = {}
         for entry in self:

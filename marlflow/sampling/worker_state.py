@@ -101,7 +101,8 @@ class WorkerState(ABC):
         for number, acting in enumerate(self.acting_policies):
             if acting.buffer is not None:
                 tables[f"rows.{acting.policy}"] = self.builder.seen_in_open_rows(number, acting.buffer)
-            # No table for a policy without lanes: a frozen entry may be in the table and play nowhere.
+            # A policy without lanes gets no saved table: a frozen entry may be in the table of weights and play no
+            # agent.
             played = known[lanes.entry_of[known] == number]
             if acting.memory is not None and len(played):
                 tables[f"memory.{acting.policy}"] = {"lane": played, **acting.memory.state(played)}
@@ -119,14 +120,14 @@ class WorkerState(ABC):
         self.episodes.resume_at({env["env"]: env["next_episode"] for env in tree["envs"]})
         tables = {name: TableByEnv(table) for name, table in tree["tables"].items()}
         for env in tree["envs"]:
-            # The order of appearance is the order of rows. Older checkpoints have it with a running episode only.
+            # The order of appearance is the order of rows. Older checkpoints have it only if an episode is running.
             agents = env["agents"] if "agents" in env else (env["running"] or {}).get("agents")
             if agents is not None:
                 self.envs.seat(self.index(env), agents)
             elif "agents" in env and not self.envs.first.declared:
                 # It broke, and would have been opened again.
                 self.envs.discard([self.index(env)])
-        # Another number of workers has saved the environments in another order.
+        # If the number of workers differed, the environments were saved in another order.
         running = sorted((env for env in tree["envs"] if env["running"] is not None), key=self.index)
         intact, restarted = self.continue_episodes(running, tables, replay_max_env_steps)
         open_rows = [table for name, table in tables.items() if name.startswith("rows.")]

@@ -1,4 +1,4 @@
-"""A compiled call from outside: who plays its episodes, its results as numpy arrays, and which environments broke."""
+"""The inputs and results of a compiled call: policies of episodes, results as numpy arrays, broken environments."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FEWEST_EPISODES = 16
 class Break(NamedTuple):
     """An environment that broke: its ticks count up to `stop`, exclusive.
 
-    `is_after`: it broke by what the last of these ticks gave; else by what its agents saw after it.
+    `is_after`: a reward or info of the last of these ticks broke it; else an observation after it.
     """
 
     stop: int
@@ -42,7 +42,7 @@ class Break(NamedTuple):
 
 
 class TickColumns:
-    """The ticks of one call; lanes are those before it, and `following` [B] the episodes that were to come."""
+    """The ticks of one call; lanes are as before the call, and `following` [B] are the next episodes then."""
 
     def __init__(
         self, program: FragmentProgram, columns: Columns, lanes: Lanes, following: Array, seating: Seating
@@ -128,8 +128,8 @@ class TickColumns:
                 amounts = ticks.infos[number]
             else:
                 given = self.columns.infos.get(column.name, np.full(ended.shape, np.nan))
-                # Agents that ended earlier learn how the episode ended, such as whether their team won. For them, a 0
-                # may say that there is no number.
+                # Agents that ended earlier learn how the episode ended, such as whether their team won. For such
+                # agents, 0 may mean that there is no number.
                 is_told = ended | ((ended.any(2) & self.columns.over)[..., None] & (given != 0.0))
                 amounts = np.where(is_told & np.isfinite(given), given, np.nan).reshape(len(ended), -1)
             totals.append(self._sums(carried, amounts) if column.adds else self._latest(carried, amounts))
@@ -190,7 +190,7 @@ class Seating(NamedTuple):
 
 
 def seating(lanes: Lanes, episodes: TrainingEpisodes, agents: list[str], fits: Fits, ticks: int, room: int) -> Seating:
-    """Return who plays, in a call of `ticks` ticks; with room for `room` episodes of each environment, or more.
+    """Return the policies of a call of `ticks` ticks, with room for at least `room` episodes of each environment.
 
     `fits` says whether an agent has the spaces of the acting policy of this number.
     """
@@ -207,7 +207,7 @@ def seating(lanes: Lanes, episodes: TrainingEpisodes, agents: list[str], fits: F
             if id(matchup) not in seats:
                 seats[id(matchup)] = _seats(lanes, matchup, agents, fits)
             if seats[id(matchup)] is None:
-                # An entry that is not here, or has other spaces: the reset that would begin it says so.
+                # The entry is missing, or has other spaces: the reset that begins its episode reports it.
                 matchups[index] = dealt[:at]
                 break
     # A larger table is another program.
@@ -256,7 +256,7 @@ def breaks_in(
     """Return the environments that broke, by index, each with its first failure.
 
     `failure` makes the error of (environment, agent slot, episode, env steps, reason). Raises MarlflowError if a
-    policy's network gave no numbers in a sound environment.
+    policy's outputs are not finite although its environment is sound.
     """
     found: dict[int, _Found] = {}
     for one in [*_outcomes(fragment), *_rows(fragment, acting_of)]:

@@ -22,7 +22,8 @@ from marlflow.env.functional.calls import Carry, FunctionalCalls
 from marlflow.policy.compiled_actor import CompiledActor, Given
 
 ROWS_PER_END = 8
-"""Environments whose ends, or resets, share one turn of a loop, at least; an eighth, or a sixteenth, if that is more.
+"""The least number of environments whose ends, or resets, share one iteration of a loop; it is an eighth, or a
+sixteenth, of all environments if that is more.
 
 A reset may take a hundred times as long as a step, and fewer episodes begin in a tick than agents end.
 """
@@ -31,7 +32,7 @@ _TICKS_PER_END = 8
 
 
 class Player(NamedTuple):
-    """A policy, or a cohort of frozen ones, that acts: its number in the table, its actor, and what its rows have.
+    """A policy, or a cohort of frozen ones, that acts: its number in the table, its actor, and the columns of its rows.
 
     `slots`: the agent slots that it may play, all of one observation and one action space.
     """
@@ -62,7 +63,7 @@ class Live(NamedTuple):
     left: Any
     """How many episodes may begin."""
     seat: Any
-    """Which of the entries the running episode has, a position in `CallInputs.entries`."""
+    """The position of the running episode's entries in `CallInputs.entries`."""
     memories: tuple[Any, ...]
     """By player, [B, C, *shape], or None."""
 
@@ -181,7 +182,7 @@ class FragmentProgram:
         return live, Columns(count=tick, final_at=final_at, finals=finals, **columns)
 
     def _tick(self, live: Live, inputs: CallInputs) -> tuple[Live, dict[str, Any]]:
-        """Let all players act and step the environments; ends are only marked, by `alive` and `decides`."""
+        """Let all players act and step the environments; ends are only marked, in `alive` and `decides`."""
         decided = live.decides & live.running[:, None]
         mover = jnp.argmax(decided, 1)
         states = jax.vmap(self.calls.state_of_one)(live.carry) if self._with_state else ()
@@ -296,7 +297,7 @@ class FragmentProgram:
         return jax.lax.while_loop(lambda now: now[0].any(), some, (begins, live))[1]
 
     def _some_of(self, envs: Any, count: int) -> tuple[Any, Any]:
-        """Return the first `count` of `envs`, bool [B], and whether each is one; others are beyond the last."""
+        """Return the first `count` environments in `envs`, bool [B], and which exist; others are beyond the last."""
         (at,) = jnp.nonzero(envs, size=count, fill_value=self._num_envs)
         return at, at < self._num_envs
 

@@ -1,6 +1,6 @@
 """The environment loop of a worker whose fragments are compiled calls: their columns become rows by whole arrays.
 
-Between two calls all state is where single steps keep it, so that saving, resuming and starting over are theirs.
+Between two calls all state is where single steps keep it, so that the same code saves, resumes and restarts it.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class CompiledRunner(Runner):
         return env
 
     def _players(self) -> list[Player]:
-        """Return all that may act in the next call, by number."""
+        """Return all acting policies of the next call, by number."""
         entry_of = self.lanes.entry_of.reshape(-1, self.lanes.stride)
         players = []
         for number, acting in enumerate(self._acting_policies):
@@ -203,7 +203,7 @@ class CompiledRunner(Runner):
             members: list[StackedMember | None] = [None] * player.members
             for slot, frozen in in_slots.items():
                 members[slot] = StackedMember(frozen.weights.flat, frozen.scheduled)
-            # The frozen policies are kept, so that no other gets the id of one.
+            # The frozen policies are kept, so that no other object gets the same id().
             known = self._stacked[player.number] = key, list(in_slots.values()), player.actor.stacked(members)
         return known[2]
 
@@ -334,7 +334,7 @@ class CompiledRunner(Runner):
         self.ticks += fragment.ticks
 
     def _take_over(self, fragment: TickColumns, after: Live, ticks: Ticks, broken: Mapping[int, Break]) -> None:
-        """Put the state of all environments where single steps have it."""
+        """Write the state of all environments to where single steps keep it."""
         lanes, envs = self.lanes, self._batch
         for number, player in enumerate(fragment.program.players):
             if (memory := self._acting_policies[player.number].memory) is not None:
@@ -373,7 +373,7 @@ class CompiledRunner(Runner):
 
 
 def _capacity(needed: int, least: int) -> int:
-    """Return `least`, or four times as much as often as needed: a larger one is another program."""
+    """Return `least` times the least power of four that is enough, because each size is a program."""
     while least < needed:
         least *= 4
     return least
