@@ -80,7 +80,7 @@ class Callbacks(Service):
     def reported(self, report: Report) -> None:
         """Pass on a report."""
         for each in self._all:
-            # Own sinks change nothing; others get a copy, so that a change reaches no one else.
+            # marlflow's own sinks change nothing; others get a copy, so that their changes stay with them.
             self._call(each, "reported", report if each.file is not None else copy.deepcopy(report))
 
     def evaluated(self, evaluation: EvaluationEvent) -> None:

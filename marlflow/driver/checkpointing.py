@@ -42,7 +42,7 @@ log = logging.getLogger("marlflow")
 
 _QUEUED = "waiting"
 _NO_ROWS = 1 << 62
-# More than who reads the state of a run has its lock.
+# More than the time for which a reader of the run's state holds its lock.
 _READER_S = 0.5
 
 
@@ -73,7 +73,7 @@ def identity(checked: CheckedExperiment) -> dict[str, Any]:
                 "policies": list(learner.members),
                 "algorithm": learner.algorithm.name,
                 **({"learns_from": list(learner.others)} if learner.others else {}),
-                # A queued item has or has not passed the stages that run at another place than the learner.
+                # Where stages run decides which of them a queued item has passed.
                 "stages": dict(learner.placement.stages),
             }
             for name, learner in spec.learners.items()

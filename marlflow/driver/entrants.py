@@ -199,7 +199,7 @@ class Entrants:
         try:
             saved = policy_of(run, member, self._size_in(run, trust))
         except CheckpointUnusable:
-            # A run that is still being trained may have removed the checkpoint since it was read.
+            # A running training may have removed the checkpoint since it was read.
             del self._runs[path]
             run = self._other(path)
             saved = policy_of(run, member, self._size_in(run, trust))

@@ -28,7 +28,7 @@ from marlflow.sampling.protocol import EvaluationRequest, Matchup
 from marlflow.sampling.receipts import Evaluated, Fault
 
 EPISODES, GAMES = 100, 400
-"""How many episodes of a run's policies together, and games of each pair, are played by default."""
+"""The default numbers of episodes of a run's policies together, and of games of each pair."""
 _MOST_GAMES = 10_000_000
 
 
@@ -185,7 +185,7 @@ def _spec(spec: RunSpec, tournament: Tournament, workers: int) -> RunSpec:
         offline=False,
         recording=None,
         opponents={},
-        # RunSpec has room for one fault more than a run tolerates, which the driver would count.
+        # RunSpec tolerates one fault more than a run does, because the driver counts that one.
         tolerated_faults=spec.tolerated_faults - 1,
     )
 
@@ -208,7 +208,7 @@ def _play(checked: CheckedExperiment, tournament: Tournament, modes: EvaluationM
                 raise StopIteration
             return begun(play())
 
-        # An executor, because it also runs in a notebook, whose event loop is running already.
+        # An executor, which also works in a notebook, where an event loop is running already.
         Executor(Plan("evaluate", source(play_once, name="Play")), lambda _plan, _item: None).run_sync()
     finally:
         runtime.close()

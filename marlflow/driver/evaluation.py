@@ -1,4 +1,4 @@
-"""Evaluation episodes of a run, and warnings of evaluations and self-play whose returns say nothing."""
+"""Evaluation episodes of a run, and warnings of evaluations and self-play whose returns are meaningless."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ _TOLERANCE = 1e-6
 def same_games(episodes: Sequence[EpisodeResult], settings: Evaluation) -> str | None:
     """Return a warning if evaluation episodes of the same players were all identical, else None."""
     games, matchups = {game(episode) for episode in episodes}, {(*episode.matchup.items(),) for episode in episodes}
-    # Different seatings are different games, and one episode each cannot repeat anything.
+    # Episodes with different seatings are different games, so single ones cannot be repetitions.
     if len(games) > len(matchups) or len(episodes) == len(matchups):
         return None
     same = "the same game" if len(games) == 1 else f"{len(games)} games, one for each seating"

@@ -137,7 +137,7 @@ class GracefulShutdown:
         if not self._finished_event.is_set():
             self._on_request()
             self._notify("finishing this round; interrupt again to stop at once")
-        # Asked twice: which call hangs is known only after some seconds.
+        # Called twice, because the hanging call is known only after some seconds.
         for pause_s in (0.0, min(_EXPLAINED_AFTER_S, self._grace_s)):
             if self._finished_event.wait(pause_s) or self._explain_delay():
                 break

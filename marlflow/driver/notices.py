@@ -105,11 +105,11 @@ def _settings(checked: CheckedExperiment, name: str, needed: int) -> Iterator[st
     where = checked.experiment.path_of_learner(name)
     for field in fields(algorithm) if is_dataclass(algorithm) else ():
         value = getattr(algorithm, field.name)
-        # Dependence is found by experiment: change one integer setting, and see whether the plan needs another number.
+        # Found by trial: change one integer setting, and see whether the plan needs another number.
         if field.init and type(value) is int:
             try:
                 depends = _needed(checked, name, replace(algorithm, **{field.name: 2 * value + 1})) != needed
-            except Exception:  # noqa: BLE001  an algorithm of the user's may refuse the value with any error
+            except Exception:  # noqa: BLE001 a user's algorithm may refuse the value with any error
                 continue
             if depends:
                 yield f"{where}.algorithm.{field.name}"

@@ -23,7 +23,7 @@ from marlflow.runs.saved_runs import newest
 def with_saved_members(experiment: Experiment, run_dir: Path) -> Experiment:
     """Return an experiment that takes everything of other runs from a run's checkpoint; their folders may be gone.
 
-    That is members of its league, frozen policies, and parameters that policies began with. Raises CheckpointUnusable
+    These are members of its league, frozen policies, and parameters that policies began with. Raises CheckpointUnusable
     if there are any, and no checkpoint.
     """
     everybody = {**experiment.policies, "": experiment.default_policy}
@@ -70,7 +70,7 @@ def files_of_other_runs(checked: CheckedExperiment) -> dict[str, Callable[[], by
 
 
 def source_of(checked: CheckedExperiment, policy: str) -> dict[str, Any]:
-    """Return where a policy's parameters are from, if from another run."""
+    """Return the source of a policy's parameters, if it is another run."""
     experiment, league = checked.experiment, checked.experiment.league
     if league is not None and policy in league.members:
         return {}

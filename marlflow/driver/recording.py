@@ -23,7 +23,7 @@ def recording(
 ) -> DatasetTarget | None:
     """Create the dataset that the run records; None if it records nothing.
 
-    The experiment has passed `record_problems`. Raises ConfigInvalid if the folder has a dataset of something else.
+    The experiment has passed `record_problems`. Raises ConfigInvalid if the folder has another dataset.
     """
     settings = experiment.record
     if settings is None:

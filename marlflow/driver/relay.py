@@ -15,8 +15,9 @@ from marlflow.sampling.worker import worker_name
 log = logging.getLogger("marlflow")
 
 REPORT_AFTER_S = 30.0
-"""Environment calls that take longer are logged, again and again while they run."""
-# Rate limit of lines of all workers together; one that prints in each step would flood the console and run.log.
+"""Environment calls that take longer are logged repeatedly while they run."""
+# Rate limit of the lines of all workers together; an environment that prints in each step would flood the console and
+# run.log.
 _BURST, _EVERY_S = 100, 1.0
 _LEFT_OUT_EVERY_S = 60.0
 """The shortest interval between two notices of lines left out, apart from the last one."""

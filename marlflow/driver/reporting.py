@@ -91,7 +91,7 @@ class Reporting(Service):
             self._report_dropped(self._lines.dropped, checkpoint.env_steps)
 
     def _report_dropped(self, lines: Sequence[str], env_steps: int) -> None:
-        # A user may miss the final evaluation, which a run reports after its last checkpoint.
+        # Users may look for the final evaluation, which a run reports after its last checkpoint.
         count, kept = ("1 report is", "it") if len(lines) == 1 else (f"{len(lines)} reports are", "the last of them")
         text = (
             f"{count} dropped from {METRICS}, made after the checkpoint at {env_steps:,} env steps: the run continues "

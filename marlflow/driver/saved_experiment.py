@@ -22,7 +22,7 @@ from marlflow.runs.saved_runs import Which, chosen
 from marlflow.runtime.resources import Machines
 from marlflow.runtime.spec import Resources
 
-# It needs none of the resources that training was given.
+# Acting needs none of the resources of training.
 _PLENTY = Machines([{"CPU": 1e6, "GPU": 1e6}], here=False)
 
 
@@ -59,7 +59,8 @@ def finished_run(
         return
     recorded = recorded_run(run_dir)
     with recorded.working():
-        # The environment is the run's, because it was recorded; JSON has no tuples, which identities tell apart.
+        # The environment is the run's, because it was recorded; JSON has no tuples, and identities distinguish them
+        # from lists.
         built = recorded_experiment(run_dir, recorded, trust, env or {})
         checked = checked_experiment(built, saved, ("policies", "league"))
         yield FinishedRun(saved, checked, recorded.started_in)

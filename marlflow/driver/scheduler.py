@@ -46,7 +46,7 @@ class Scheduler(Service):
         return self._by_policy(by_learner)
 
     async def after_round(self, round: Round) -> None:
-        # Before the rows that were sampled with these costs reach the learner.
+        # Called before the rows that were sampled with these costs reach the learner.
         self._send_costs()
 
     def _send_costs(self) -> None:

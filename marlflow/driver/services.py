@@ -118,12 +118,12 @@ class RunServices:
         services: dict[str, Service | None] = {
             # First: the time of the services below counts for the next round, or is excluded.
             "clock": clock,
-            # Before all that read the totals, which are to include the round.
+            # Before all services that read the totals, which must include the round.
             "tally": metrics,
             "schedules": scheduler,
             "reporting": self.reporting,
             "faults": budget,
-            # Before the progress: a plan ends in the round after the one that read the end of its dataset.
+            # Before the progress of datasets: a plan ends in the round after the one that read the end of its dataset.
             "ended": stops,
             "handed_out": progress,
             "notices": notices,
@@ -138,7 +138,7 @@ class RunServices:
             # The last checkpoint is written before the deadline of the last evaluation is set.
             "checkpoints": checkpoints,
             "time_limit": time_limit,
-            # Last: a callback that fails in `state` is a fault, which the states above are without.
+            # Last, because a callback that fails in `state` is a fault, which the states above must not contain.
             "callbacks": callbacks,
         }
         self.by_name = {name: service for name, service in services.items() if service is not None}
