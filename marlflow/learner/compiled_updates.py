@@ -95,7 +95,7 @@ class CompiledUpdates:
         return self.is_due(updates) and not (self._why_not or xla.problem())
 
     def refuse(self, why: str, of: Any = None) -> None:
-        """Say once for each `of` that an update is computed by autograd, and why; raises InvalidInput if it may not."""
+        """Note once for each `of` why an update is computed by autograd; raises InvalidInput if it must be compiled."""
         if self._wanted is True:
             raise InvalidInput([f"compile=true, and {why}"])
         if of not in self._said:
@@ -222,7 +222,7 @@ class _Program:
             while done < len(counts):
                 if exchange.ends(limit):
                     return UpdateResult((*self._names, "grad_norm"), steps, minibatches_left=left)
-                # For each padded size, because parameters of just that size would be taken for rows.
+                # Checked for each padded size: parameters of exactly this size would be mistaken for rows.
                 if width not in self._verified:
                     ahead = None if order is None else order[done:]
                     try:
@@ -231,7 +231,7 @@ class _Program:
                         self._refused[width] = str(error)
                         raise
                     self._verified |= {width} if is_verified else set()
-                # Until then one minibatch at a time, whose step is skipped: a refused update has changed nothing.
+                # Until then one minibatch at a time, so that an update that is refused has changed nothing.
                 count = self._count(min(slots, len(counts) - done)) if width in self._verified else 1
                 part = slice(done, done + count)
                 taken = None if order is None else order[part]
@@ -363,7 +363,7 @@ class _Program:
     def _verify(self, rows: Mapping[str, Any], order: Any, size: int, eager_step: EagerStep, slots: int) -> bool:
         """Raise NotCompiled if the next minibatch has another gradient by autograd; change nothing.
 
-        Return whether that could be seen: numbers that are not finite are a matter of the parameters and rows.
+        Return whether they could be compared: numbers that are not finite come from the parameters and rows.
         """
         flat, before = self._parameters.flat, [tensor.clone() for tensor in self._mutable()]
         # A step number at which every group is updated, groups with delayed updates included.
@@ -380,7 +380,7 @@ class _Program:
         except (NotCompiled, KeyboardInterrupt):
             raise
         except Exception as error:
-            # If it is the loss that is wrong, autograd will say so, too.
+            # If the loss itself is wrong, autograd raises an error, too.
             raise NotCompiled(f"{type(error).__name__} while it was compiled: {error}") from error
         compiled = flat.gradient.clone()
         self._restore(before)
@@ -425,7 +425,7 @@ _MEANS = (
 
 
 def _padded(columns: Mapping[str, Tensor], wanted: int, is_read: bool) -> dict[str, Any]:
-    """Return columns of `wanted` rows; padding that `is_read` repeats the last row: no numbers that no row has."""
+    """Return columns of `wanted` rows; padding that `is_read` repeats the last row, so its numbers are real."""
     rows = {name: column.numpy() for name, column in columns.items()}
     count = len(next(iter(rows.values())))
     if count == wanted:

@@ -35,8 +35,8 @@ _NAME = re.compile(r"\w[\w-]{0,99}")
 class ExtraLoss:
     """A function, to be minimized times `coefficient`, by the parameters of the loss group `group`.
 
-    With `coefficient` None it is only reported. `group` None is the group that trains the actor; of several policies
-    with a group each, all of these.
+    With `coefficient` None it is only reported. `group` None is the group that trains the actor; if several policies
+    have a group each, all of these.
     """
 
     function: ExtraLossFunction
@@ -147,7 +147,7 @@ def scheduled_coefficients(losses: ExtraLosses, agent_steps: int) -> dict[str, f
 
 
 def extra_loss_problems(algorithm: str, losses: Mapping[Any, Any], learns: bool) -> Iterator[Problem]:
-    """Yield why an algorithm cannot have these extra losses, as far as that is seen without calling them."""
+    """Yield why an algorithm cannot have these extra losses, as far as it is known without calling them."""
     if losses and not learns:
         yield Problem("does not learn, so it cannot have extra_losses", algorithm, remedy="leave them out")
         return

@@ -60,7 +60,7 @@ class AgreedLimit:
         # The time that the group waited for rows counts too: it makes the interval shorter, never longer.
         per_s = (self._interval + 1) * self._world_size / max(seconds, 1e-9)
         self._interval = min(int(per_s * _AGREE_EVERY_S), 2 * self._interval + 1, _MOST_MINIBATCHES)
-        # After a limit that has passed, the next update asks at once: the limit may have been moved.
+        # After a limit has passed, the next update checks at once, because the limit may have been moved.
         self._left = 0 if passed else self._interval
         return passed > 0
 
