@@ -79,7 +79,7 @@ class Reservoir:
         taken_in = np.flatnonzero(slots < self.capacity)
         numbers = np.arange(self._stop, self._stop + len(taken_in))
         self._stop += len(taken_in)
-        # If several rows are for one slot, the last one remains, as if they had come one by one.
+        # If several rows are for one slot, the last one remains, as if they had been inserted one by one.
         slots, last = np.unique(slots[taken_in][::-1], return_index=True)
         last = len(taken_in) - 1 - last
         self._grow(int(slots[-1]) + 1 if len(slots) else 0, columns)
