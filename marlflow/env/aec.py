@@ -93,10 +93,10 @@ class AECAdapter(AdapterState):
         except Exception as error:
             raise self._location.raised(error, "step()", agent) from error
         for name, reward in self._inner_env.rewards.items():
-            # Skips zeros; the exact type test is quicker than `reward != 0`, which arrays could not answer.
+            # Skips zeros; the exact type test is quicker than `reward != 0`, which has no single answer for arrays.
             if reward.__class__ not in _NUMBERS or reward:
                 slot = slots[name] if name in slots else self._agent_slots.slot(name)
-                # A reward after an agent's end belongs to no row any more; it is reported apart.
+                # A reward after an agent's end belongs to no row; it is reported separately.
                 late = slot in self._ended_slots
                 (result.late_slots if late else result.reward_slots).append(slot)
                 (result.late_rewards if late else result.rewards).append(reward)

@@ -67,12 +67,12 @@ class AgentSlots:
         return self.slots[agent]
 
     def seat(self, agents: Sequence[str]) -> None:
-        """Give `agents` the first slots, in order; raises what the environment raises for one without spaces."""
+        """Give `agents` the first slots, in order; raises the environment's error for an agent without spaces."""
         order = dict.fromkeys((*agents, *self.agents))
         for agent in order:
             if agent not in self.slots:
                 self._add(agent)
-        # Slots are renumbered, so every list by slot is in another order.
+        # Slots are renumbered, so every list by slot changes its order.
         before = [self.slots[agent] for agent in order]
         spaces_by_slot: tuple[list[Any], ...] = (self.observation_spaces, self.action_spaces)
         for by_slot in (self.agents, *spaces_by_slot, self.masked, self._wrapped, self._inner):

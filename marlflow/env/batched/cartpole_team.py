@@ -55,7 +55,7 @@ class BatchedCartPoleTeam:
         observations = self._observe(slice(None))
         rewards = stood.astype(np.float64)
         self._stands = stands = stood & ~fell & ~truncated
-        # The pole of a cart that is not controlled would swing faster without end.
+        # Otherwise the pole of a cart that is not controlled would swing faster and faster.
         if not stands.all():
             self._state[:, ~stands] = 0.0
         return BatchedStep({_CART: observations}, {_CART: rewards}, {_CART: fell}, {_CART: truncated})

@@ -47,7 +47,7 @@ class BatchedMatrixGame:
         chosen = [actions[agent][:, 0] for agent in self.possible_agents]
         rows, columns = np.divmod(chosen[0], self._payoffs.shape[2]) if self._is_joint else chosen
         is_choice = self._state < self._first
-        # A game that is over has no matrix left to choose.
+        # A game that is over has no further matrix.
         matrix = np.clip(self._state - self._first, 0, None)
         rewards = np.where(is_choice, 0.0, self._payoffs[matrix, rows, columns])
         self._state[is_choice] = self._first + rows[is_choice]

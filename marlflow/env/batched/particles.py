@@ -79,7 +79,8 @@ class BatchedParticles:
 
     def step(self, actions: Mapping[str, Array]) -> BatchedStep:
         with np.errstate(invalid="ignore", divide="ignore"):
-            # Two particles in one place have no direction: mpe2 has a NaN then, which ends the episode as a fault.
+            # Two particles in one place have no direction between them: as in mpe2, the result is NaN, and the episode
+            # ends as a fault.
             self._move(self._act(actions))
         self._cycles += 1
         over = np.repeat((self._cycles >= self.max_cycles)[:, None], self.num_agents, axis=1)

@@ -97,9 +97,9 @@ class RowTensors:
 
 
 def shares_state(simulator: object, num_envs: int, reset: Callable[[int], object], resets: int = 8) -> bool:
-    """Return whether something that all environments share differs after resets: a number, or which object is meant.
+    """Return whether shared state of all environments differs after resets: a number, or the object of an attribute.
 
-    `reset(seed)` resets all environments. Then one of them cannot be reset by resetting all.
+    `reset(seed)` resets all environments. If it differs, a single environment cannot be reset by resetting all.
     """
     found = []
     for seed in range(resets):
@@ -162,5 +162,5 @@ def _set(holder: Any, key: str | int, value: torch.Tensor) -> None:
     if isinstance(holder, list | dict):
         holder[key] = value  # type: ignore[index]
     else:
-        # Not by setattr: setters of simulators check, copy, and tell others.
+        # Not by setattr, because setters of simulators check, copy, and notify other objects.
         vars(holder)[str(key)] = value

@@ -50,7 +50,7 @@ class _Single:
         return self._adapter.state()
 
     def _begin(self, seed: int | None) -> None:
-        # Without a seed, as in gymnasium, each episode is another one.
+        # Without a seed, each episode differs, as in gymnasium.
         self._seed = self._seed + 1 if seed is None else seed
         self._result = self._adapter.reset(self._seed)
         self.agents = list(self.possible_agents)

@@ -64,7 +64,7 @@ class FunctionalBatch:
 
     def reset(self, envs: Array, seeds: Array) -> BatchedStep:
         if self._begun is None and len(envs) == self.num_envs:
-            # One program less to compile where the compiled rollouts do all later resets.
+            # If compiled rollouts do all later resets, this saves compiling one program.
             self._begun = self.calls.begin(seeds.astype(np.uint32))
             return self.look()
         # Padded to few sizes, since each is compiled; rows beyond the last are dropped.
@@ -125,7 +125,7 @@ class FunctionalBatch:
         if self.render_mode is None:
             return None
         state = jax.tree_util.tree_map(lambda leaf: leaf[0], self.carry.state)
-        # A copy, since some viewers draw into the same array again.
+        # A copy, because some viewers reuse the array.
         picture: Array = np.array(self.calls.env.render(state))  # type: ignore[attr-defined]
         return picture
 

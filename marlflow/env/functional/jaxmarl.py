@@ -162,7 +162,7 @@ def without_limit(env: Any) -> tuple[Any, int] | None:
     limit = attributes.get("max_steps", None if inner is None else inner[1])
     if limit is None:
         return None
-    # Not by copy.copy, which asks environments that pass attributes on for one that they do not have yet.
+    # Not by copy.copy, which fails for environments that forward attributes to one that is not set yet.
     unlimited = object.__new__(type(env))
     vars(unlimited).update(attributes)
     if "max_steps" in attributes:
@@ -238,7 +238,7 @@ def _made(name: str, parameters: Mapping[str, Any]) -> Any:
             named[key] = known[chosen]
     try:
         return make(name, **named)
-    # Environments of other packages (mabrax, jaxrobotarium) that are not installed.
+    # Environments of packages (mabrax, jaxrobotarium) that are not installed.
     except ImportError as error:
         raise ConfigInvalid([f"{name} of JaxMARL cannot be imported: {error}"]) from error
     except Exception as error:

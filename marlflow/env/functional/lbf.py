@@ -99,7 +99,7 @@ class ForagingGame:
         return spaces.Box(-np.inf, np.inf, (self._num_agents * spaces.flatdim(space),), np.float32)
 
     def global_state(self, state: ForagingState) -> Any:
-        """Return all agents' observations side by side, [A * size]; wrappers widen what agents see, and not this."""
+        """Return all agents' observations, concatenated, [A * size]; wrappers of observations do not change this."""
         return self._seen(state).reshape(-1)
 
     def _moved(self, state: ForagingState, chosen: Any) -> Any:

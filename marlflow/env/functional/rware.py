@@ -107,7 +107,7 @@ class WarehouseGame:
     def step(self, key: Any, state: WarehouseState, actions: ByGroup) -> tuple[WarehouseState, FunctionalStep]:
         chosen, is_loaded = actions[_AGENT].astype(jnp.int32), state.loads > 0
         aims = jnp.where(chosen == _FORWARD, jnp.asarray(self._ahead)[state.cells, state.directions], state.cells)
-        # There is no way for a carried shelf to a cell with another one.
+        # A carried shelf cannot enter a cell with another shelf.
         aims = jnp.where(is_loaded & (state.standing[aims] > 0), state.cells, aims)
         below, toggles = state.standing[state.cells], chosen == _TOGGLE
         lifts = toggles & ~is_loaded
@@ -135,7 +135,7 @@ class WarehouseGame:
         return spaces.Box(-np.inf, np.inf, (self._game.n_agents * spaces.flatdim(space),), np.float32)
 
     def global_state(self, state: WarehouseState) -> Any:
-        """Return all agents' observations side by side, [A * size]; wrappers widen what agents see, and not this."""
+        """Return all agents' observations, concatenated, [A * size]; wrappers of observations do not change this."""
         return self._seen(state).reshape(-1)
 
     def _delivered(self, key: Any, state: WarehouseState) -> tuple[WarehouseState, Any]:

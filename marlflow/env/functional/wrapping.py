@@ -201,7 +201,7 @@ class FunctionalRandomOpening(FunctionalWrapper):
         def moved(state: Any, step: FunctionalStep) -> FunctionalStep:
             return self.env.step(key, state, self._random_actions(key, step))[1]
 
-        # A reset and a move may give one thing as a number and an array, or in two types.
+        # A reset and a move may give the same value as a number and as an array, or in two dtypes.
         form = jax.tree.map(_common, shown, _begun(jax.eval_shape(moved, start, shown)))
         first = start, _as(shown, form)
 
@@ -233,7 +233,7 @@ class FunctionalRandomOpening(FunctionalWrapper):
 
 
 def _begun(step: FunctionalStep) -> FunctionalStep:
-    """Return what agents see and may do, as a reset gives it."""
+    """Return the observations and action masks, as a reset gives them."""
     return FunctionalStep(step.observations, decides=step.decides, action_masks=step.action_masks)
 
 
