@@ -205,7 +205,7 @@ def team_evaluations(reports: Reports, learner: str) -> Curve:
     known: dict[float, float] = {}
     for report in reports:
         value = report["learners"].get(learner, {}).get("eval_team_return_mean")
-        # All policies are evaluated at once, and only their metrics tell when.
+        # All policies are evaluated at once; only their metrics have the env steps.
         steps = [found["eval_env_steps"] for found in report["policies"].values() if found.get("eval_env_steps")]
         if value is not None and steps:
             known[steps[0]] = value

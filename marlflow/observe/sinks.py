@@ -24,7 +24,7 @@ class AppendedFile:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Unbuffered, so that a failed write leaves nothing that closing the file would try to write again.
+        # Unbuffered, so that closing the file does not repeat a failed write.
         self._file = path.open("ab", buffering=0)
         self._size = self._file.seek(0, os.SEEK_END)
         self._waiting: list[bytes] = []

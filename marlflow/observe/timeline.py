@@ -40,7 +40,7 @@ class ClockOffset:
         low, high = sent_s - work[0], received_s - work[1]
         self.low, self.high = max(self.low, low), min(self.high, high)
         if self.low > self.high:
-            # A clock was set, or its process is another one now.
+            # A clock was set, or its process was replaced.
             self.low, self.high = min(low, high), max(low, high)
         offset = min(max(0.0, self.low), self.high)
         if offset and math.isfinite(self.low) and math.isfinite(self.high):

@@ -163,7 +163,7 @@ class TraceEvents:
         self.num_made = 0
 
     def continue_from(self, earlier: Sequence[Mapping[str, Any]]) -> None:
-        """Go on with the origin, names and numbers of a file's events; of an empty file, begin one."""
+        """Continue with the origin, names and numbers of a file's events, or begin an empty file."""
         for event in earlier:
             if event["ph"] == "M":
                 self._take_up(event)
