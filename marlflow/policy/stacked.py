@@ -146,9 +146,9 @@ class _Outputs(nn.Module):
 
 
 LARGEST_STACKED = 250_000
-"""Parameters beyond which members act by their published weights, without a copy of these."""
+"""Number of parameters beyond which members act by their published weights, without a copy."""
 LARGEST_BATCHED = 25_000
-"""Parameters beyond which members act one after the other: to gather theirs costs more than the calls it saves."""
+"""Number of parameters beyond which members act one after the other: gathering them costs more than the saved calls."""
 _FEWEST_BATCHED = 4
 _MOST_PADDING = 4
 """Dense layers are batched from this many groups on, unless padding multiplies the rows by more."""
@@ -274,7 +274,7 @@ class StackedMembers:
     def _load_schedule(self, slot: int, scheduled: Mapping[str, float]) -> None:
         for name, value in scheduled.items():
             values = self._scheduled.get(name, np.empty(0, np.float64))
-            # Slots that were not loaded yet get the same value: one that differs costs time.
+            # Slots that were not loaded yet get the same value, because different values cost time.
             self._scheduled[name] = values = np.append(values, np.full(max(0, len(self._views) - len(values)), value))
             values[slot] = value
         self._differing = [name for name, values in self._scheduled.items() if (values != values[0]).any()]
