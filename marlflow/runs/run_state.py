@@ -20,7 +20,7 @@ log = logging.getLogger("marlflow")
 LOCK: Final = ".lock"
 """The file in a run's folder that its process locks."""
 STATE: Final = "state.json"
-"""The file in a run's folder that says how far it is."""
+"""The file in a run's folder with its state."""
 _FORMAT = "marlflow run state 1"
 _LONGEST_REASON = 600
 
@@ -31,7 +31,7 @@ LOST: Final = "its process ended without a word: it was killed, or its machine w
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """How far a run is, why it ended (empty while it runs), and since when, in seconds since the epoch."""
+    """The state of a run, the reason of its end (empty while it runs), and its beginning (seconds since the epoch)."""
 
     name: StateName
     reason: str = ""

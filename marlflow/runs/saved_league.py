@@ -83,7 +83,7 @@ class SavedRun:
 
     @property
     def names(self) -> list[str]:
-        """Everybody who can play: the members of the league, or else policies and frozen versions of them."""
+        """All players: the members of the league, or else policies and frozen versions of them."""
         if self.league is not None:
             return self.league.members.names
         return [*self.notes.identity["policies"], *frozen_names(self.checkpoint)]
