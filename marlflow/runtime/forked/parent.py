@@ -101,7 +101,7 @@ def become(request: dict[str, Any], streams: list[int]) -> None:
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
-    # As Ray does for the processes that it starts itself: if memory runs out, workers are killed first.
+    # As Ray does for its own processes: if memory runs out, workers are killed first.
     Path("/proc/self/oom_score_adj").write_text(os.environ.get(_OOM_SCORE, "1000"), encoding="ascii")
     reseed()
     sys.argv = request["words"]
@@ -127,7 +127,7 @@ def main() -> None:
     if isinstance(forked, tuple):
         become(*forked)
     else:
-        # The driver was killed, else it would have ended this process and removed the folder itself.
+        # The driver was killed; otherwise it would have ended this process and removed the folder itself.
         from marlflow.runtime.forked.template import kill_sessions
 
         kill_sessions([*forked, os.getsid(0)])

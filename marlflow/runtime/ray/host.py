@@ -91,7 +91,8 @@ def packed_call(chain: int, items: Sequence[Any], counts: Sequence[int], returns
 
     Item i arrives as `counts[i]` payloads (with their keys in `items[i]`), or directly if the count is 0.
     """
-    # As one argument: Ray serializes each by itself. Items may be of a user's own classes, so by Ray's pickler.
+    # One argument, because Ray serializes each argument separately. Ray's pickler, because items may have a user's own
+    # classes.
     packed: bytes = cloudpickle.dumps((chain, items, counts, returns))  # type: ignore[no-untyped-call]
     return packed
 

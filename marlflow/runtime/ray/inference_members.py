@@ -1,4 +1,4 @@
-"""Frozen policies with an inference actor: one call for all rows of a cohort, whichever versions they are of.
+"""Frozen policies with an inference actor: one call for all rows of a cohort, of any versions.
 
 Workers with an inference actor receive weights by reference.
 """

@@ -36,9 +36,9 @@ from marlflow.runtime.ray.private_api import (
 
 log = logging.getLogger("marlflow")
 _QUIET_AGENTS = {"enable_pipe_based_agent_to_parent_health_check": False}
-"""Delays by 2 s when Ray's agents notice the loss of their raylet, so that the run has ended by then.
+"""Ray's agents notice the loss of their raylet 2 s later, after the run has ended.
 
-They would print the last lines of the raylet's log into the run's output.
+Otherwise they would print the last lines of the raylet's log into the run's output.
 """
 
 
@@ -64,7 +64,7 @@ class LocalRay:
 
 
 _TIMED_OUT = "timed out during startup"
-"""Ray's words if its daemons are not up after 30 s, which a busy machine may exceed; no setting changes that."""
+"""Ray's message if its daemons are not up after 30 s, as on a busy machine; no setting changes this limit."""
 
 
 def start_local(node_ip_address: str | None = None, **settings: Any) -> LocalRay:
