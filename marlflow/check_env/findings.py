@@ -78,7 +78,8 @@ class Findings:
             if test.name not in _API_TESTS:
                 apart = "; marlflow's own replay, with masks and other seeds, found no difference"
                 self.notes.append(text + (apart if self.reproducible else ""))
-            # The episodes may have found the same already, with its place. Otherwise marlflow relies on these rules.
+            # The random episodes may have found the same problem already, with its place. If not, it is still one:
+            # marlflow relies on these rules.
             elif not any(test.why in problem.what for problem in self.problems):
                 remedy = f"mend it: marlflow relies on PettingZoo's rules; what is tested: {_TESTS_URL}"
                 self.problems.append(EnvProblem(text, remedy))
