@@ -72,7 +72,7 @@ def _matchmaker_problems(subject: str, learner: LearnerConfig, experiment: Exper
 
 
 def _memory_problems(subject: str, learner: LearnerConfig, has_memory: Mapping[str, bool]) -> Iterator[str]:
-    # Algorithms that need memory, or refuse it, name each policy whose model is another.
+    # Algorithms that need memory, or refuse it, report each policy whose model does not fit.
     if learner.algorithm.capabilities.memory != "optional" or len(set(has_memory.values())) < 2:
         return
     having, lacking = (", ".join(repr(one) for one in has_memory if has_memory[one] is kind) for kind in (True, False))

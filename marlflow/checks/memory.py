@@ -33,7 +33,7 @@ _MOST_NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Hold a lower bound in bytes, and `what` needs them with the settings that it depends on."""
+    """A lower bound in bytes, with a description (`what`) of what needs them and the settings that it depends on."""
 
     nbytes: int
     what: str
@@ -59,7 +59,7 @@ def memory_problems(
     needs = sorted(_needs(experiment, spec, players), key=lambda need: need.nbytes, reverse=True)
     total = sum(need.nbytes for need in needs)
     if total > left:
-        # Needs below 1 % of the total are no use as advice.
+        # Needs below 1 % of the total are not worth mentioning.
         large = [need for need in needs[:_MOST_NAMED] if need.nbytes > total // 100]
         listed = "; ".join(f"{_written(need.nbytes)} for {need.what}" for need in large)
         yield (

@@ -276,8 +276,8 @@ def _spec(context: CheckContext, pairings: Pairings) -> RunSpec:
         compiled_rollouts=rollouts.compiled,
         seed=experiment.seed,
         rollout_placement=rollouts.placement,
-        # The driver counts the faults of all workers and ends the run at one more than the budget, so a worker has to
-        # report that one too.
+        # The driver counts the faults of all workers and ends the run at one fault more than the budget, so a worker
+        # must report this fault, too.
         tolerated_faults=budget + 1,
         step_timeout_s=experiment.env.step_timeout_s,
         history_env_steps=experiment.checkpoint.replay_max_env_steps,
