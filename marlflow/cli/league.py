@@ -109,7 +109,7 @@ def _export(run: SavedRun, member: str, file: Path) -> None:
     found = policy_of(run, member)
     data = to_export(found)
     try:
-        # It refuses a file that appeared since, and leaves no part of one in the way of the next try.
+        # It refuses a file that has appeared since, and leaves no incomplete file behind.
         write_new(file, data)
     except OSError as error:
         raise ConfigInvalid([f"{file} cannot be written: {error}"]) from error

@@ -58,7 +58,7 @@ class Sweep:
             except JobFailed:  # printed by the job, and one more row of the table
                 pass
             except ValueError:
-                # Optuna's, which has nothing to choose from when all jobs have failed.
+                # Raised by Optuna, which cannot choose if all jobs have failed.
                 if not (jobs := read_records(records)) or any(job.error is None for job in jobs):
                     raise
             except KeyboardInterrupt:
@@ -70,7 +70,7 @@ class Sweep:
             except Exception as error:
                 if "BasicLauncher" in launcher:
                     raise
-                # joblib's or submitit's, after a process was killed, by a lack of memory for example.
+                # Raised by joblib or submitit after a process was killed, for example because memory ran out.
                 why = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
                 raise RuntimeFailed(f"a process of the sweep was lost, with the job in it ({why})") from error
             finally:
@@ -114,7 +114,7 @@ def _prepare_optuna() -> None:
         return
     import optuna
 
-    # Its messages are in the table, and in the sweeper's lines.
+    # The messages are in the table, and in the sweeper's lines.
     optuna.logging.set_verbosity(logging.WARNING)
     stop = optuna.study.Study.stop
 

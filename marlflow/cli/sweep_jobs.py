@@ -141,7 +141,7 @@ def _elsewhere(config: DictConfig, cwd: str) -> Iterator[None]:
     interrupted = signal.getsignal(signal.SIGINT)
     if is_submitted():
         interrupted = signal.signal(signal.SIGINT, signal.default_int_handler)
-    # Blocked by the command for processes that wait for a job, which it would end at once.
+    # The command blocks the signal for processes that wait for a job, which it would end at once.
     blocked = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     try:
         yield
