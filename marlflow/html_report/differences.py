@@ -180,7 +180,7 @@ def named(values: Mapping[str, Any], short: Mapping[str, str]) -> str:
 
 
 def short_keys(keys: Sequence[str], configs: Sequence[Config]) -> dict[str, str]:
-    """Return the shortest ends of keys that tell them apart, with an id where configurations have several of a kind.
+    """Return the shortest ends of keys that distinguish them, with an id if configurations have several of a kind.
 
     >>> short_keys(["policies.prey.rate"], [{"policies": {"prey": {}, "hunter": {}}}])
     {'policies.prey.rate': 'prey.rate'}

@@ -32,9 +32,10 @@ _LONGEST_NAME = 60
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """Keys of configurations, whole or their ends: runs equal in `group_by` are a group, without any all but the seed.
+    """Keys of configurations, whole or their ends: runs that are equal in `group_by` are a group.
 
-    Environments that differ only in keys of `merge` are compared with each other.
+    Without `group_by`, runs that are equal in everything except the seed are a group. Environments that differ only in
+    keys of `merge` are compared with each other.
     """
 
     group_by: tuple[str, ...] = ()

@@ -54,7 +54,7 @@ class ReturnSeries:
 
     def x(self, over: Over) -> Floats:
         """Return the env steps or times of its points, which do not decrease."""
-        # A clock that was set back would turn a curve back.
+        # If a clock was set back, times would decrease.
         return self.env_steps if over == "env_steps" else np.maximum.accumulate(self.times_s)
 
 

@@ -32,7 +32,7 @@ GENERATOR = "marlflow report"
 """The generator named in the page, by which a later report knows that it may replace the page."""
 
 _MOST_KEYS = 5
-# Reports come at whole rounds, so that equal runs may end some env steps apart.
+# Reports are made after whole rounds, so equal runs may end some env steps apart.
 _UNEQUAL = 1.05
 
 
