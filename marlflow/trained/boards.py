@@ -1,9 +1,9 @@
 """Shows an agent's observations and actions as text for a person; classic games of PettingZoo as boards.
 
-An environment may say it itself, with a method `observation_text(agent)`, with `action_text(agent, action)`, or with
-both, and with an attribute `moves_are_public`. Otherwise the classic games of PettingZoo are drawn from the agent's
-observation, an environment with the render mode `ansi` renders itself, and any other is shown as numbers. A text has
-nothing that only other agents know, unless `ansi` shows it.
+An environment may provide the text itself, with a method `observation_text(agent)`, with `action_text(agent, action)`,
+or with both, and with an attribute `moves_are_public`. Otherwise the classic games of PettingZoo are drawn from the
+agent's observation, an environment with the render mode `ansi` renders itself, and any other is shown as numbers. A
+text has nothing that only other agents know, unless `ansi` shows it.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class _ClassicBoard(Board):
     def for_all(self) -> str:
         if not self.public:
             return ""
-        # Without the first line, which says whose stones are whose.
+        # Without the first line, which says which stones belong to whom.
         return self.text(self.game.possible_agents[0], None).partition("\n")[2]
 
 
@@ -164,7 +164,7 @@ class _Go(_ClassicBoard):
     public, signs = True, ("#", "o")
 
     def text(self, agent: str, observation: Any) -> str:
-        # From the position itself: the planes that the environment gives its agents swap colors with every move.
+        # Drawn from the position itself, because the planes that agents observe swap colors with every move.
         signs = {0: ".", 1: "#", -1: "o"}
         cells = [[signs[stone] for stone in row] for row in self.game._go.board.tolist()]
         rows = [str(len(cells) - row) for row in range(len(cells))]

@@ -42,7 +42,7 @@ from marlflow.trained.team import Team, TrainedPolicy, load
 
 Format = Literal["onnx", "pt2"]
 _FORMAT = "marlflow export 1"
-# Sums of another order differ in the last digits; anything beyond is another network.
+# Sums in another order differ in the last digits; a larger difference means another network.
 _MOST = 1e-3
 
 _MEANINGS: Mapping[str, str] = {
@@ -163,7 +163,7 @@ def _described(
 
 ROWS = 1_000
 _SEED = 0
-# An agent that seldom decides must not make the export endless.
+# Limits the export if an agent seldom decides.
 _ENV_STEPS_PER_ROW = 10
 
 

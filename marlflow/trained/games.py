@@ -128,8 +128,8 @@ def seating(
     """Return the name of who plays each of `agents`.
 
     `seats` says it for some agents. `against` plays the sides that the person does not play, or that the first agent
-    does not belong to. Everybody else plays as in training; where a league decides that, the first of its policies that
-    can play the agent does. Raises ConfigInvalid with every problem.
+    does not belong to. All other agents are played as in training; if a league decides that, by the first of its
+    policies that can play the agent. Raises ConfigInvalid with every problem.
     """
     problems = list(unknown_agents(person, seats, agents))
     if person is not None and person in seats:

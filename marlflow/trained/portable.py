@@ -73,7 +73,7 @@ class PortableActor(nn.Module):
 
     @property
     def normalization(self) -> list[dict[str, Any]]:
-        """The running moments in the network, which observations need not be normalized by again."""
+        """The running moments in the network: observations need not be normalized before."""
         parts = [part for part in self.network.modules() if isinstance(part, NormalizedRows)]
         return [
             {"what": "observations", "rows": float(part.moments.count), "where": "inside the network"} for part in parts
@@ -157,7 +157,7 @@ def _outputs_of(head: nn.Module, spaces: Spaces) -> Callable[[Tensor, Tensor | N
 
 
 def _raw(_head: Any, _spaces: Spaces, outputs: Tensor, _mask: Tensor | None) -> Outputs:
-    # An actor of a user's own: what its numbers mean is not known here.
+    # A user's own actor: the meaning of its numbers is not known here.
     return {"outputs": outputs}
 
 

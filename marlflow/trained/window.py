@@ -23,7 +23,7 @@ _DRAW_THEMSELVES: Final = ("pettingzoo.", "mpe2.")
 
 def check_display(remedy: str) -> None:
     """Raise ConfigInvalid that ends in `remedy` if no window can be opened here, or pygame is missing."""
-    # Other systems always have a display; If SDL_VIDEODRIVER is set, the user has chosen what to draw on.
+    # Other systems always have a display; if SDL_VIDEODRIVER is set, the user has chosen what to draw on.
     named = any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"))
     if sys.platform.startswith("linux") and not named:
         raise ConfigInvalid(
@@ -107,10 +107,7 @@ class Window(Watcher):
 
 
 def answer_events(pygame: Any) -> None:
-    """Raise Stopped if the window was closed or Escape was pressed; other keys stay for who asks for them.
-
-    Also tells the operating system that the program answers.
-    """
+    """Raise Stopped if the window was closed or Escape was pressed; other keys stay in the queue for other readers. It also shows the operating system that the program responds."""
     if not pygame.display.get_init() or pygame.display.get_surface() is None:
         return
     if pygame.event.get(pygame.QUIT):
