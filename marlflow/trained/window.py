@@ -107,7 +107,10 @@ class Window(Watcher):
 
 
 def answer_events(pygame: Any) -> None:
-    """Raise Stopped if the window was closed or Escape was pressed; other keys stay in the queue for other readers. It also shows the operating system that the program responds."""
+    """Raise Stopped if the window was closed or Escape was pressed; other keys stay in the queue for other readers.
+
+    It also shows the operating system that the program responds.
+    """
     if not pygame.display.get_init() or pygame.display.get_surface() is None:
         return
     if pygame.event.get(pygame.QUIT):
