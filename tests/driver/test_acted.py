@@ -1,4 +1,4 @@
-"""Evaluations say how policies acted, by what they did, and show shares of wins only where somebody can win."""
+"""Evaluations say how policies acted, by their actions, and show shares of wins only if a side can win."""
 
 from __future__ import annotations
 
