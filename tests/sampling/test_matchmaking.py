@@ -27,7 +27,7 @@ SEATS = AllowedSeats(AGENTS, {"main": AGENTS, "rival": AGENTS, "lefty": ("left",
 
 
 class Asked(Matchmaker):
-    """Seats by number, and remembers what it was asked: each answer is another."""
+    """Assigns policies by a counter of its calls, so that each answer differs."""
 
     def __init__(self) -> None:
         self.episodes: list[EpisodeId] = []
