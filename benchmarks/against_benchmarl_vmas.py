@@ -61,7 +61,7 @@ SCRIPT = Path(__file__).parent / "peers" / "benchmarl_vmas.py"
 TARGET = 3.0
 ALGORITHMS = ("ippo", "mappo")
 COMPILE: Mapping[str, Any] = {"auto": "auto", "true": True, "false": False}
-# Those of BenchMARL's tasks.
+# Parameters of BenchMARL's tasks.
 PARAMETERS: Mapping[str, Mapping[str, Any]] = {
     "balance": {"n_agents": 4, "random_package_pos_on_line": True, "package_mass": 5},
     "navigation": {"n_agents": 3, "lidar_range": 0.35, "agent_radius": 0.1},
@@ -128,8 +128,8 @@ def train_with_marlflow(algorithm: str, scenario: str, env_steps: int, seed: int
 def rates(lines: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
     """Return env steps per second of CPU time and of wall time, from the end of the first iteration on.
 
-    marlflow reports after each collect, and once more at the end, which is left out: so there are as many updates as
-    collects in between.
+    marlflow reports after each collect, and once more at the end, which is left out: so the numbers of
+    updates and collects in between are equal.
     """
     first, last = lines[0], next(line for line in lines if line["env_steps"] == lines[-1]["env_steps"])
     steps = last["env_steps"] - first["env_steps"]

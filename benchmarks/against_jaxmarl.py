@@ -15,7 +15,7 @@ marlflow's updates are compiled from the first on (`compile=true`), as theirs ar
 optimizer steps on.
 
 What stays different: the other side takes the end of an episode's time for a real end, marlflow bootstraps there.
-JaxMARL's episodes have 26 env steps, those of marlflow's own simple_spread 25.
+JaxMARL's episodes have 26 env steps, episodes of marlflow's own simple_spread 25.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def marlflow_env_steps_per_s(iterations: int) -> float:
 
 def rllib_env_steps_per_s(python: str, iterations: int) -> float:
     """Measure RLlib on the same work."""
-    # RLlib's learner takes a thread for each core otherwise, beside two runners: half as many env steps per second.
+    # Otherwise RLlib's learner uses a thread per core in addition to two runners, and env steps per second are halved.
     one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [python, str(SCRIPT), str(iterations)]
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=one_thread)

@@ -374,7 +374,7 @@ _GUESSING_CASES = (
         0,
         policy="guesser",
     ),
-    # The actor alone: its returns, token by token, and a critic of tokens; as many env steps.
+    # The actor alone: its returns, token by token, and a critic of tokens; the same env steps.
     Case(
         "guess_number_a2c",
         (

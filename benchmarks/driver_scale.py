@@ -70,7 +70,7 @@ def experiment(workers: int, learners: int, load: Load, rounds: int, pace: Pace 
 
 @dataclass(frozen=True)
 class Figures:
-    """Of one round: medians of seconds; means of what was sent."""
+    """The figures of one round: medians of seconds, and means of counts."""
 
     wall_s: float
     driver_s: float

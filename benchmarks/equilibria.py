@@ -36,9 +36,9 @@ def checked(words: Sequence[str]) -> CheckedExperiment:
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """The members of a league with one learning policy: those that never change, then its snapshots, oldest first.
+    """The members of a league with one live policy: fixed policies, then its snapshots, oldest first.
 
-    `policies` has what each does in every information state, [S, A], and also what the live policy does.
+    `policies` has the action probabilities of each member, and of the live policy, in all information states, [S, A].
     """
 
     league: SavedLeague
@@ -51,7 +51,7 @@ class Members:
 def members_of(
     experiment: CheckedExperiment, run_dir: Path, modes: Mapping[str, EvaluationMode] | None = None
 ) -> Members:
-    """Read the members from a run's newest checkpoint; those that are not in `modes` act as sampled."""
+    """Read the members from a run's newest checkpoint; members that are not in `modes` act as sampled."""
     run = saved_run(run_dir)
     league = league_of(run)
     arguments = experiment.experiment.env.arguments
@@ -62,7 +62,7 @@ def members_of(
         actor = experiment.spec.policies[league.members.policy_of(name)].actor()
         if name not in fixed:
             size = len(actor.flat())  # type: ignore[attr-defined]
-            # Published parameters may go on with those of the critic.
+            # Published parameters may have the critic's after the actor's.
             actor.load_flat(saved_policy(run, name).flat[:size])  # type: ignore[attr-defined]
         policies[name] = states.policy_of(actor, (modes or {}).get(name, "sampled"))  # type: ignore[arg-type]
     return Members(league, states, fixed, snapshots, policies)

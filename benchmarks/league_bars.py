@@ -250,7 +250,7 @@ def matrix() -> None:
 
 
 class _OneBatch:
-    """The matches that were asked for, without those of the league's rules."""
+    """The requested matches, without the matches of the league's rules."""
 
     def __init__(self, matchmaker: Any) -> None:
         self.matches_due, self.observe_matches = matchmaker.matches.due, matchmaker.matches.observe
@@ -266,7 +266,7 @@ BARS: Mapping[str, Callable[[], None]] = {
 
 
 def main(arguments: Sequence[str] = ()) -> None:
-    """Print all bars, or those that are named."""
+    """Print all bars, or only the named ones."""
     if list(arguments) == ["_population"]:
         _population()
         return

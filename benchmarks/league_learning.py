@@ -1,4 +1,4 @@
-"""Train leagues on games whose solutions are known, and compare what came out with a bar; three seeds each.
+"""Train leagues on games whose solutions are known, and compare the results with a bar; three seeds each.
 
     python -m benchmarks.league_learning                                  the cases, and what each shows
     python -m benchmarks.league_learning kuhn_dqn --seeds 20,21,22
@@ -87,7 +87,7 @@ def _verdict(value: float, bar: float | None) -> str:
 
 
 def _psro(case: Case, seed: int) -> Iterator[str]:
-    """NashConv of the meta-strategies by iteration; beside it other mixtures of the same members."""
+    """NashConv of the meta-strategies by iteration, compared with other mixtures of the same members."""
     members = case.members(seed)
     found = list(solutions(members))
     curve = [one.nash_conv / case.scale for one in found]

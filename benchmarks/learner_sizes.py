@@ -4,11 +4,11 @@
 
 MLPs of 64 x 64, 16 observations, 5 actions or 2 forces, one thread. Plain torch is the reference: `nn.Sequential`, the
 loss as one writes it, `clip_grad_norm_`, and Adam with `fused=True`; with torch.compile, loss and backward pass are one
-graph; for Discrete actions, PPO is also written by hand in JAX. Beside it are updates of marlflow's learner, with
-`compile=false` (autograd) and `compile=true` (XLA): of PPO over several minibatches, of DQN over 16 draws with the
+graph; for Discrete actions, PPO is also written by hand in JAX. They are compared with updates of marlflow's learner,
+with `compile=false` (autograd) and `compile=true` (XLA): of PPO over several minibatches, of DQN over 16 draws with the
 target network's updates between them. Figures are microseconds of CPU time per step, the best of several, and in
-brackets the share of the core's limit: the operations of the matrix products, as a share of those of a product of
-1,024 x 1,024 matrices in the same time.
+brackets the share of the core's limit: the operations of the matrix products, as a share of the operations of a product
+of 1,024 x 1,024 matrices in the same time.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def limit_gflops(size: int = 1_024) -> float:
 def operations(outputs: int) -> int:
     """Return the operations per row of one network's forward and backward pass."""
     first, others = OBS * WIDTH, WIDTH * WIDTH + WIDTH * outputs
-    # Forward, gradients of weights, and, but for the first layer, gradients of inputs.
+    # Forward, gradients of weights, and, except in the first layer, gradients of inputs.
     return 2 * (2 * first + 3 * others)
 
 

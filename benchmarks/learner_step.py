@@ -143,7 +143,7 @@ class Spent:
 
 
 def measured(name: str, compile: bool, seconds: float) -> Spent:
-    """Run the case for so many seconds."""
+    """Run the case for `seconds` seconds."""
     spent, experiment = Spent(), experiment_of(name, compile)
     with tempfile.TemporaryDirectory() as folder, spent.watching():
         train(replace(experiment, stop=Stop(env_steps=10**9, time_s=seconds)), Path(folder) / "run")

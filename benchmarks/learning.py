@@ -1,6 +1,6 @@
 """Run the demo over Ray on several seeds: time until both policies reach a mean return of 150, and if it lasts.
 
-Returns are over the last 100 training episodes, with exploration, on seeds that nobody has reported on.
+Returns are over the last 100 training episodes, with exploration, on seeds of which no results were reported.
 """
 
 from __future__ import annotations

@@ -18,11 +18,11 @@ from marlflow.base.arrays import Array
 from marlflow.trained.exported_files import Session
 
 _LENGTH = 8
-# What onnxruntime itself requires, by the names of modules.
+# Modules that onnxruntime itself requires.
 PROGRAM = """
 import sys
 
-# What the interpreter has at its start, such as finders of packages that are installed in place.
+# Modules that the interpreter has at its start, such as finders of packages that are installed in place.
 BEFORE = set(sys.modules)
 ALLOWED = {"numpy", "onnxruntime", "flatbuffers", "google", "packaging"}
 

@@ -38,8 +38,8 @@ def _speaker_listener(env: Sequence[str]) -> tuple[str, ...]:
     return (*env, *learns, *_FINAL, "stop.env_steps=900000")
 
 
-# What the experiment simple_speaker_listener_maddpg sets, for learners of one agent: as many env steps in a batch, per
-# update, before the first one, and in the replay.
+# The settings of simple_speaker_listener_maddpg, for learners of one agent: the same env steps in a batch, per update,
+# before the first update, and in the replay.
 _ALONE = {
     "batch_agent_steps": 256,
     "train_every_agent_steps": 16,

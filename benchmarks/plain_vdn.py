@@ -2,7 +2,7 @@
 
     python -m benchmarks.plain_vdn [--no-last-action] [--reward-unit 1] [--discount 0.99] [--seed 0]
 
-The settings are those of EPyMARL (episodes of a replay of 5,000, 32 in an update, an update for each episode, Adam,
+The settings are EPyMARL's (episodes of a replay of 5,000, 32 in an update, an update for each episode, Adam,
 soft updates of the target) with an MLP in place of its GRU. Only the game's rules are marlflow's, and their steps are
 compiled with the updates. Prints the team's return: in training, and greedily.
 """
@@ -38,7 +38,7 @@ CALL: Final = 25
 
 
 class Vdn:
-    """Collects episodes and updates, as functions of arrays; `options` are those of the command line."""
+    """Collects episodes and updates, as functions of arrays; `options` come from the command line."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options, self.game = options, ForagingGame(lbf.parallel_env(options.id, EPISODE).game)

@@ -1,4 +1,4 @@
-"""What Ray itself costs the driver for a call of a rollout worker: to submit it, and to await its receipt.
+"""Measure Ray's own cost on the driver for a call of a rollout worker: to submit it, and to await its receipt.
 
 Four actors answer at once, so that only the driver's CPU time counts; all of its threads are included. A round of 1,000
 calls is made, as of 1,000 workers. The calls have the arguments and the return values of a collect.

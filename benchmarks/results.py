@@ -36,7 +36,7 @@ def report(folder: Path, task: str, algorithm: str, episodes: int) -> None:
     """Score, print and draw."""
     with (folder / "scores.csv").open(encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if (row["task"], row["algorithm"]) == (task, algorithm)]
-    rows.sort(key=lambda row: int(row["seed"]))  # they stand there in the order in which runs ended
+    rows.sort(key=lambda row: int(row["seed"]))  # the file has them in the order in which runs ended
     if not rows:
         sys.exit(f"{folder}/scores.csv has no run of {algorithm} on {task}")
     scores: dict[str, list[float]] = {"as learned": [], "greedy": []}

@@ -4,7 +4,7 @@
 
 Worker: all environments stepped in lockstep, a randomly initialized network per policy (MLP 64 x 64; for pixels a CNN,
 whose time is left out), all rows recorded. Bare: see `benchmarks.bare`. The main result is the worker's env steps per
-second divided by those of bare stepping with a seed for each episode, as a worker resets; the ratio to a loop that
+second divided by bare stepping's, with a seed for each episode, as a worker resets; the ratio to a loop that
 seeds once is printed too. So are agent steps per second: an env step has one for each living agent.
 
 All three take turns of a fraction of a second, so that other load on the machine affects all of them; the ratio is the

@@ -114,7 +114,7 @@ class Phases:
         self.cpu: dict[str, dict[tuple[str, str], list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
 
     async def run(self, name: str, rounds: int, phase: Callable[[], Awaitable[Any]]) -> Any:
-        """Run a phase of so many rounds, and record it."""
+        """Run a phase of `rounds` rounds, and record it."""
         before = {process: cpu_of(pid) for process, pid in self._pids.items()}
         began = time.perf_counter()
         result = await phase()

@@ -35,7 +35,7 @@ from marlflow.sampling.receipts import EpisodeResult, Fault, PolicyReceipt, Rece
 
 @dataclass(frozen=True)
 class Load:
-    """What the simulated processes do: seconds of a collect and of an update, and the contents of a receipt."""
+    """The load of the simulated processes: seconds of a collect and of an update, and the contents of a receipt."""
 
     collect_s: float = 1.0
     update_s: float = 0.0003
@@ -181,7 +181,7 @@ class _Host(_Actor):
 
 @dataclass
 class Counted:
-    """What the driver sent."""
+    """The calls and references that the driver sent."""
 
     calls: int = 0
     references: int = 0

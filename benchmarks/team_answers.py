@@ -67,7 +67,7 @@ def _outcomes(state: Kinds, actions: Sequence[int], ends: Ends) -> Iterator[tupl
 
 
 def relay_values(num_agents: int, discount: float, ends: Ends = "all") -> RelayValues:
-    """Compute the optimal values of `relay` by value iteration over all states with somebody present."""
+    """Compute the optimal values of `relay` by value iteration over all states in which an agent is present."""
     states = [state for state in product(range(3), repeat=num_agents) if 1 in state]
     pairs = [(state, actions) for state in states for actions in product((0, 1), repeat=state.count(1))]
     outcomes = {pair: list(_outcomes(*pair, ends)) for pair in pairs}

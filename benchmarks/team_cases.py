@@ -57,7 +57,7 @@ def _mixed(game: str, algorithm: str, *arguments: str, env_steps: int = 40_000) 
     return _matrix(game, learns_with(algorithm, **{**_UNIFORM, "learning_rate": falling}), env_steps, *arguments)
 
 
-# VDN's values are the least-squares fit of sums: in these games that is what it can know, at best.
+# VDN's values are at best the least-squares fit by sums of the agents' values.
 _VDN_CASES = (
     Case("two_step_vdn", _mixed("two_step", "vdn"), 7, 7, probe=two_step_fits(additive_fit), error_at_most=0.25),
     Case("both_vdn", _mixed("both", "vdn"), 10, 10, probe=fits(additive_fit(BOTH)), error_at_most=0.25),

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 Vector = NDArray[np.float64]
 Targets = Callable[[Any], list[Vector]]
 """Returns where each agent that moves shall go, given the world at the start of an episode."""
-# Of the actions: none, left, right, down, up.
+# The directions of the actions: none, left, right, down, up.
 _DIRECTIONS = np.array([(0, 0), (-1, 0), (1, 0), (0, -1), (0, 1)], np.float64)
 _THRUST, _DT, _KEPT = 5.0, 0.1, 0.75
 """Force of an action on a mass of 1, seconds of an env step, and the share of its speed that an agent keeps in it."""

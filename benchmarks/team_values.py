@@ -1,4 +1,4 @@
-"""The team's values in a trained mixer (VDN, QMIX), beside those that it should have, for all joint actions of a game.
+"""Print the team's values of a trained mixer (VDN, QMIX) and the true ones, for all joint actions of a game.
 
 Every joint action is valued in every state: nothing is sampled.
 """

@@ -1,4 +1,4 @@
-"""What a trained speaker of token_signal says, by enumerating its messages, and what is best near a reference."""
+"""Enumerate the messages of a trained speaker of token_signal, and compute the best ones near a reference."""
 
 from __future__ import annotations
 

@@ -3,9 +3,9 @@
 python -m benchmarks.tuning --part optuna asha joblib --folder runs/tuning
 
 `optuna`: 20 trials of 2,048 env steps, seed 0; then the best settings and the experiment's own with five other seeds.
-`asha`: the example of docs/sweeps.md, `marlflow tune` with 32 trials: its env steps as a share of those of the same
-trials without a scheduler, and the best trial of both.
-`joblib`: five seeds at a time and one after the other write the same metrics, but for times, and the same checkpoints.
+`asha`: the example of docs/sweeps.md, `marlflow tune` with 32 trials: its env steps as a share of the env steps of the
+same trials without a scheduler, and the best trial of both.
+`joblib`: five seeds at a time and one after the other write the same metrics, except times, and the same checkpoints.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def optuna(folder: Path, trials: int) -> None:
 
 
 def asha(folder: Path, samples: int) -> None:
-    """Compare the env steps and the best trial of ASHA with those of the same trials to their end."""
+    """Compare the env steps and the best trial of ASHA with the same trials without early stopping."""
     done = {}
     for scheduler in ("none", "asha"):
         where = folder / scheduler

@@ -14,7 +14,7 @@ from marlflow.sampling import RolloutWorker
 AGENT_STEPS = 2_000_000
 _EVERY = 100_000
 _MIB = 2**20
-# What malloc may keep without anything leaking: a slope below this is none.
+# malloc may keep some memory without a leak: a smaller slope counts as none.
 _STEADY_BYTES_PER_STEP = 1.0
 
 

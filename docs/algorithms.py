@@ -192,7 +192,7 @@ def experiment(algorithm: Algorithm) -> mf.Experiment:
     """Return an experiment with one policy of this algorithm, to draw its plan."""
     discrete = "Discrete" in algorithm.capabilities.actions
     model = mf.GRU() if algorithm.capabilities.memory == "needed" else mf.MLP()
-    # It needs somebody to imitate, and one policy is enough to draw its plan.
+    # It needs a policy to imitate; one policy is enough to draw its plan.
     learns_from = ["team"] if algorithm.capabilities.imitates else None
     wrappers = (joint_state,) if needs_state(algorithm) else ()
     make = cartpole_family.parallel_env if discrete else pendulum_team.parallel_env

@@ -1,7 +1,7 @@
-"""A team that one learner trains, beside a policy that learns alone with another algorithm.
+"""A team that one learner trains, and a policy that learns alone with another algorithm, in one run.
 
 A lookout and a crane see different things and earn together; one learner trains both with VDN, on what both do in the
-same step. Beside them, on the same rollouts, a truck learns with PPO what the lookout's flags have come to mean. Read
+same step. On the same rollouts, a truck learns with PPO what the lookout's flags have come to mean. Read
 the experiment at the end of this file first; everything above it is the environment, which uses nothing of marlflow.
 
     python examples/06_a_team.py          one process, some twenty seconds

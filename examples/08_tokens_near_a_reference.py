@@ -91,12 +91,12 @@ def improve(first: Path, second: Path, beta: float) -> dict[str, float]:
 
 
 def main() -> None:
-    """Teach, clone, and improve the clone with three prices of leaving it; print what comes of each."""
+    """Teach, clone, and improve the clone with three prices of leaving it; print the result of each."""
     first = lesson()
     second = clone(first)
     for beta in (100.0, 1.0, 0.05):
         found = improve(first, second, beta)
-        # The best probabilities are those of the clone times exp(reward / beta), normalized.
+        # The best probabilities are the clone's times exp(reward / beta), normalized.
         gained = 2 / 3 * np.exp(1 / beta)
         best = gained / (gained + 1 / 3)
         print(

@@ -40,7 +40,7 @@ class OwnActor(mf.NetworkActor):
 
 
 class ActorCritic(nn.Module):
-    """What the learner trains. Workers get `actor`; `learner.values` in a stage is `critic`."""
+    """The network that the learner trains. Workers get `actor`; `learner.values` in a stage is `critic`."""
 
     def __init__(self, inputs: int, actions: int, seed: int) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class GAE:
 
     def __call__(self, batch: mf.Batch, learner: mf.Learner) -> mf.EstimatedBatch:
         value, ends = learner.values(batch["obs"]), batch.ends()
-        # What follows a segment's last row is worth nothing if the agent terminated, else what the critic says.
+        # The value after a segment's last row is 0 if the agent terminated, else the critic's estimate.
         next_value = np.append(value[1:], 0.0)
         next_value[ends] = np.where(batch.segments["terminated"], 0.0, learner.values(batch.segments["bootstrap_obs"]))
         advantage = batch["reward"] + self.discount * next_value - value

@@ -105,7 +105,7 @@ _ALL = (
     GalleryCase(
         "connect_four_alphastar",
         ("stop.env_steps=300000",),
-        f"{_shorter(300_000, 2_000_000)[1]} Exploiters begin anew at times, so one may have learned little yet.",
+        f"{_shorter(300_000, 2_000_000)[1]} Exploiters are reset at times, so one may have learned little yet.",
     ),
     GalleryCase(
         "leduc_psro",

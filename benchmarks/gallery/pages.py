@@ -119,7 +119,7 @@ def _results(data: Data) -> Iterator[str]:
         yield _table(_together(data))
         yield (
             f"Return per agent and episode of the final policies: the mean of {_episodes(evaluation, 'final')} "
-            "whose seeds are apart from those of training. *Best* is the highest "
+            "whose seeds differ from the seeds of training. *Best* is the highest "
             "evaluation during training, for each seed, without the first one. *Random* is the return of the same "
             "agents if all agents act at random.\n"
         )
@@ -137,8 +137,8 @@ def _results(data: Data) -> Iterator[str]:
     if data.get("expert"):
         yield _table(_expert(data))
         yield (
-            "The mean return of the expert's episodes while it was recorded. It drew its actions and went on learning; "
-            f"the records have {max(one['env_steps'] for one in data['expert'].values()):,} env steps.\n"
+            "The mean return of the expert's episodes while it was recorded. It drew its actions and continued to "
+            f"learn; the records have {max(one['env_steps'] for one in data['expert'].values()):,} env steps.\n"
         )
     if data.get("adapted"):
         (tasks,) = {one["tasks"] for one in data["adapted"].values()}
@@ -241,7 +241,7 @@ def _time(data: Data) -> Iterator[str]:
     yield "## Time, versions, and data\n"
     yield _table(rows)
     yield f"One thread on {machine['cores']} cores ({machine['cpu']}), {machine['gpu'] or 'no GPU'}."
-    yield "CPU seconds are those of the whole command: its start and the evaluations during training too."
+    yield "CPU seconds are of the whole command, with its start and the evaluations during training."
     if any(run["time_s"] > _BUSY * run["cpu_s"] for run in data["runs"]):
         yield "Other programs ran at the same time. On an idle machine, about as many seconds elapse as CPU seconds."
     yield ""

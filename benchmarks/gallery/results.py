@@ -25,7 +25,7 @@ from marlflow.league.comparison import Estimate, Results, mean_estimate
 from marlflow.trained.games import Decision, Episode, play_episode
 
 EVALUATION_SEED = 0
-"""Seed of all evaluations; their episodes are apart from those of training."""
+"""Seed of all evaluations; their episodes differ from the episodes of training."""
 _DIGITS = 5
 
 

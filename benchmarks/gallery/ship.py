@@ -17,7 +17,7 @@ from marlflow.runs.saved_runs import EXPERIMENT, newest
 
 GALLERY = Path(saved_runs.__file__).parent / "gallery"
 _RUN = "run.json"
-# What says where the run was, and by whom.
+# Fields that say where the run was, and whose it is.
 _OF_ITS_USER = {"started_in": "", "signature": ""}
 
 

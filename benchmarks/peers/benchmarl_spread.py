@@ -66,7 +66,7 @@ class Report(Callback):
 
 
 def configuration(algorithm, env_steps, folder):
-    """Return the settings that both algorithms share, and those of marlflow's side in against_benchmarl.py."""
+    """Return the settings of both algorithms, equal to marlflow's in against_benchmarl.py."""
     config = ExperimentConfig.get_from_yaml()
     settings = {
         "prefer_continuous_actions": False,

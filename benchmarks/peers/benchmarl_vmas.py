@@ -3,7 +3,7 @@
     python benchmarks/peers/benchmarl_vmas.py ippo balance 180000 0
 
 Arguments are the algorithm, the scenario, env steps and the seed. Each line has the env steps so far, the CPU and wall
-seconds so far, and the mean return per agent of the episodes that ended in the iteration. Settings are those of
+seconds so far, and the mean return per agent of the episodes that ended in the iteration. Settings are as in
 benchmarks/against_benchmarl_vmas.py.
 """
 

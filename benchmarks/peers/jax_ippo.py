@@ -2,9 +2,9 @@
 
     python benchmarks/peers/jax_ippo.py 300000 0 SETTINGS
 
-Arguments are env steps, the seed, and settings as JSON: those of benchmarks/against_jaxmarl.py. A rollout and its
-update are one compiled call without workers, queues, rows with versions, or reports: what a program of one purpose
-reaches. The first line has the seconds until the first update is over, imports and compilation included.
+Arguments are env steps, the seed, and settings as JSON, as in benchmarks/against_jaxmarl.py. A rollout and its update
+are one compiled call without workers, queues, rows with versions, or reports: it shows the speed of a program of one
+purpose. The first line has the seconds until the first update is over, imports and compilation included.
 """
 
 import json

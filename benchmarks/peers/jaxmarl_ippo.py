@@ -3,8 +3,8 @@
     python benchmarks/peers/jaxmarl_ippo.py CHECKOUT 300000 0 SETTINGS
 
 Arguments are a checkout of JaxMARL's repository, since its wheel has no algorithms, env steps, the seed, and settings
-as JSON: those of benchmarks/against_jaxmarl.py. The first line has the seconds until the first update is over,
-imports and compilation included. The whole run is one compiled call, which reports each update to what it takes for
+as JSON, as in benchmarks/against_jaxmarl.py. The first line has the seconds until the first update is over,
+imports and compilation included. The whole run is one compiled call, which reports each update to a replacement of
 wandb.
 """
 

@@ -31,7 +31,7 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 class Actor(nn.Module):
     """One tanh layer from an agent's observation to `outputs` numbers, squashed if `tanh`.
 
-    Other inputs are ignored: TD3Loss passes critics only those that actors have too.
+    Other inputs are ignored: TD3Loss passes critics only the inputs that actors have too.
     """
 
     def __init__(self, outputs: int, tanh: bool) -> None:

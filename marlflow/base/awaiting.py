@@ -12,7 +12,8 @@ T = TypeVar("T")
 def begun(coroutine: Coroutine[Any, Any, T]) -> T | Awaitable[T]:
     """Run a coroutine until it waits; return its result, or an awaitable for the rest.
 
-    Exceptions pass through. The coroutine must not begin with what needs a current task, such as `asyncio.timeout`.
+    Exceptions pass through. The coroutine must not begin with a call that needs a current task, such as
+    `asyncio.timeout`.
 
     >>> async def three() -> int:
     ...     return 3

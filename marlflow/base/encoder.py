@@ -22,8 +22,8 @@ class Unfit(Exception):
 class Bounded:
     """Numbers of `shape` and `dtype` (float32, integer or bool) from `low` to `high`, [*shape] each.
 
-    `name` is for errors, and `remedy` for those of a value out of bounds. Finite bounds beyond float32 become its
-    largest number.
+    `name` is used in errors; `remedy` is added to the error of a value out of bounds. Finite bounds beyond float32
+    become its largest number.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ REWARD_FROM: Final = "reward_from"
 """The first part of the names of coefficients, by which a policy's columns are added to its rewards."""
 
 At: TypeAlias = Literal["sum", "end"]
-"""What an episode's figure is: the sum over the agent's env steps, or the value at the agent's end."""
+"""An episode's figure: the sum over the agent's env steps, or the value at the agent's end."""
 
 
 class InfoColumn(NamedTuple):
@@ -41,7 +41,7 @@ class InfoColumn(NamedTuple):
         return bool(self.policies)
 
     def of(self, info: Mapping[str, Any] | None) -> Any:
-        """Return the value in an agent's info; None if there is none. A key `a.b` is also that of a dict in a dict."""
+        """Return the value in an agent's info; None if there is none. A key `a.b` is also key `b` of the dict `a`."""
         if not info or not isinstance(info, Mapping):
             return None
         if self.key in info:
@@ -53,7 +53,7 @@ class InfoColumn(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class InfoColumns:
-    """The columns of a worker: `stepped` are read after every env step, those `in_rows` first; `last` only at an end.
+    """The columns of a worker: `stepped` are read after every env step, columns in rows first; `last` only at an end.
 
     Arrays of all of them are [K, ...], with `stepped` before `last`.
     """

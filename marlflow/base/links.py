@@ -1,7 +1,7 @@
-"""The files of a run are in its folder: none is read, written or removed through a link that leads out of it.
+"""Check that no symbolic link in a run's folder leads out of it; files are never read, written or removed through one.
 
-A folder may come from somebody else, and a run writes, replaces and removes files in it. The folder itself may be a
-link, and links in it may lead to other places in it.
+A run writes, replaces and removes files in its folder, and another user may have made the folder. The folder itself may
+be a link, and links within it may lead to other places in it.
 """
 
 from __future__ import annotations

@@ -147,6 +147,6 @@ def _shape(leaf: spaces.Space[Any]) -> tuple[int, ...]:
     if isinstance(leaf, spaces.Discrete):
         return (int(leaf.n),)
     if isinstance(leaf, spaces.MultiDiscrete):
-        # nvec may have a narrow dtype, in which the sum overflows.
+        # nvec may have a narrow dtype, whose sum would overflow.
         return (int(leaf.nvec.sum(dtype=np.int64)),)
     return tuple(leaf.shape or ())

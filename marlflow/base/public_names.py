@@ -160,7 +160,7 @@ _MOVED: Final = re.compile(
 
 
 def current_name(path: str) -> str:
-    """Return where the part at an import path is now; other paths as they are.
+    """Return the current import path of a part that has moved; other paths are returned unchanged.
 
     >>> current_name("marlflow.env.lbf.parallel_env"), current_name("marlflow.env.wrappers.gray")
     ('marlflow.env.simulators.lbf.parallel_env', 'marlflow.env.wrappers.shipped.gray')
@@ -169,7 +169,7 @@ def current_name(path: str) -> str:
 
 
 def with_current_paths(text: str) -> str:
-    """Return a text with the import paths of before in it as they are now.
+    """Return a text with old import paths replaced by the current ones.
 
     >>> with_current_paths("shield(safe='marlflow.env.cliff.stays_up')")
     "shield(safe='marlflow.env.games.cliff.stays_up')"
@@ -188,7 +188,7 @@ def _current(found: re.Match[str]) -> str:
 
 
 def with_current_names(values: Any) -> Any:
-    """Return plain data with the import paths of before, wherever they are, as they are now."""
+    """Return plain data in which all old import paths are replaced by the current ones."""
     if isinstance(values, str):
         return with_current_paths(values)
     if isinstance(values, Mapping):

@@ -87,7 +87,7 @@ class RowRandom:
     def joined(cls, parts: Sequence[RowRandom]) -> RowRandom:
         """Concatenate streams that have drawn equally often."""
         if len({part._draw for part in parts}) != 1:
-            raise ValueError("only streams that stand at the same draw can be joined")
+            raise ValueError("only streams with the same number of draws can be joined")
         joined = cls.__new__(cls)
         joined._base, joined._draw = np.concatenate([part._base for part in parts]), parts[0]._draw
         joined._subsets = ()

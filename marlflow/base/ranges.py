@@ -35,7 +35,7 @@ class Range:
 
     def problem(self, value: float) -> str | None:
         """Return what `value` should be, such as `must be at least 1`; None if it is in range."""
-        # By comparisons alone, because whole numbers of hundreds of digits fit into no float.
+        # Only comparisons: a whole number of hundreds of digits does not fit into a float.
         if not abs(value) < INFINITY and not (self.infinite and value == INFINITY):
             return "must be a number or inf" if self.infinite else f"must be {self}"
         if value < self.low or (self.above and value == self.low):
@@ -76,7 +76,7 @@ Finite: TypeAlias = Annotated[float, Range(-_LARGEST_FLOAT32, _LARGEST_FLOAT32)]
 Amount: TypeAlias = Annotated[float, Range(0.0, _LARGEST_FLOAT32)]
 Noise: TypeAlias = Annotated[float, Range(0.0, 100.0)]
 Threshold: TypeAlias = Annotated[float, Range(0.0, INFINITY, above=True, infinite=True)]
-"""Of clipping: infinity disables it."""
+"""A threshold of clipping; infinity disables it."""
 
 LearningRate: TypeAlias = Annotated[float, Range(0.0, 1.0, low_means="nothing is learned")]
 ActorLearningRate: TypeAlias = Annotated[float, Range(0.0, 1.0, low_means="the actor learns nothing")]

@@ -13,14 +13,14 @@ _MOST_NAMED = 50
 
 
 def shortened(text: str, most: int = MOST) -> str:
-    """Return a text of at most `most` characters: its beginning, the number of what is left out, and its end.
+    """Return a text of at most `most` characters: its beginning, the number of parts left out, and its end.
 
     >>> shortened("agents " + ", ".join(map(str, range(1_000))) + ": none", 100)
     'agents 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ... and 988 others ..., 998, 999: none'
     """
     if len(text) <= most:
         return text
-    # Room for what is said of the middle.
+    # Room for the note on the parts left out.
     room = max(most - 40, 0)
     head, tail = text[: room * 2 // 3], text[len(text) - room // 3 :]
     if ", " in head[-_LONGEST_NAME:] and ", " in tail[:_LONGEST_NAME]:
@@ -46,7 +46,7 @@ def enumerated(names: Collection[str], most: int = _MOST_NAMED) -> str:
 
 def numbered(problems: Collection[str], heading: str) -> str:
     """Return a heading and problems with their numbers, in all at most `MOST` characters: the first ones if many."""
-    # The heading and what is said of the others have a line each.
+    # The heading has a line, and so has the note on texts left out.
     room = MOST - len(heading) - 40
     each = max(room // max(len(problems), 1), 400) - 10
     lines: list[str] = []

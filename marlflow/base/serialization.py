@@ -97,7 +97,7 @@ def differences_of_shape(expected: Tree, actual: Tree, path: str = "") -> Iterat
     if expected is None:
         return
     if isinstance(actual, bool) != isinstance(expected, bool) or not isinstance(actual, kinds):
-        yield f"{path or 'it'} is {reprlib.repr(actual)}, where {reprlib.repr(expected)} could stand"
+        yield f"{path or 'it'} is {reprlib.repr(actual)}, where a value like {reprlib.repr(expected)} is expected"
     elif isinstance(expected, dict) and isinstance(actual, dict):
         for key, value in expected.items():
             if key in actual:

@@ -80,7 +80,7 @@ class Spaces:
     def choices(self) -> tuple[int, ...]:
         """Number of values of each component of an action; a Discrete has one component.
 
-        `action_mask` has a place for each value, those of all components side by side.
+        `action_mask` has one element for each value: the masks of all components, concatenated.
         """
         return choices_of(self.action)
 

@@ -35,7 +35,7 @@ class TrainBatch(ABC):
     __slots__ = ()
 
     count_varies: ClassVar[bool] = False
-    """Whether batches of about as many rows may have very different counts, as sequences of short episodes have."""
+    """Whether batches of similar size may have very different counts, as with sequences of short episodes."""
 
     @property
     @abstractmethod
@@ -148,7 +148,7 @@ class Batch(TrainBatch):
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
         arrays = [array for table in (self.columns, self.segments) for array in table.values()]
-        # Objects may be of classes that only Ray's pickler can pickle, such as those of a script.
+        # Objects may have classes that only Ray's pickler can pickle, such as classes defined in a script.
         if sum([array.nbytes for array in arrays]) > IN_BAND_BYTES or any(array.dtype.hasobject for array in arrays):
             return object.__reduce_ex__(self, protocol)
         return reduced_in_band(self)

@@ -23,14 +23,14 @@ CriticSees: TypeAlias = Literal["state", "obs", "agent"]
 """The environment's global state, the agent's own observation, its one-hot id."""
 
 OWN_OBSERVATION: tuple[CriticSees, ...] = ("obs",)
-"""What a critic sees that is not central."""
+"""The input of a critic that is not central."""
 
 
 @dataclass(frozen=True, slots=True)
 class CriticInput:
     """The rows that a central critic sees: the parts `sees`, in that order, one after the other.
 
-    `layout` is that of the rows: float32, or bytes if a part has pixels.
+    `layout` describes the rows: float32, or bytes if a part has pixels.
     """
 
     sees: tuple[CriticSees, ...]

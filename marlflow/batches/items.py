@@ -96,7 +96,7 @@ class Update:
     compile_s: float = 0.0
     """Seconds of the calls that compiled."""
     note: str = ""
-    """What the user is to know, once."""
+    """A message for the user, shown once."""
 
 
 @dataclass(frozen=True, slots=True)

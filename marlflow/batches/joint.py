@@ -56,7 +56,7 @@ class JointBatch(TrainBatch):
     agents: Array
     """The seats' agent slots, [K]."""
     seats: Mapping[str, slice]
-    """The columns of each policy in `present`, [N, K]; those of "left" are [N, K_left]."""
+    """Each policy's columns of `present`, [N, K]: a policy "left" has [N, K_left] of them."""
     present: Array
     """bool [N, K]: whether the agent decided."""
     columns: Mapping[str, Mapping[str, Array]]
@@ -109,7 +109,7 @@ class JointBatch(TrainBatch):
 def join(batches: Mapping[str, Batch], agents: Mapping[str, Sequence[int]] | None = None) -> JointBatch:
     """Align several policies' batches as joint rows; seats follow the order of `batches`, then agent slots.
 
-    `agents` fixes each policy's slots (default: those in its batch). Raises ValueError if an agent has no seat, or
+    `agents` fixes each policy's slots (default: the slots in its batch). Raises ValueError if an agent has no seat, or
     decides twice at one env step.
     """
     keys, rows = joint_rows(batches)

@@ -1,4 +1,4 @@
-"""Joint segments, and what replays draw from them: rows of several agents side by side, in the order of their episodes.
+"""Joint segments, and the batches that replays draw from them: rows of several agents, in the order of their episodes.
 
 Mixers and action critics learn from the decisions of all members at one env step, and from what followed them. Rows of
 agents that are absent (dead, or not there yet) are zero, and marked so.
@@ -87,7 +87,7 @@ class JointSequenceTransitions(TrainBatch):
     @property
     def rows(self) -> int:
         trained = self.columns["trained"]
-        # The step after the last trained row is no row of its own.
+        # The step after the last trained row has no row.
         burn_in = self.columns["valid"].shape[1] - trained.shape[1] - 1
         seats = [column for name, column in self.columns.items() if name.endswith(":valid")]
         return sum(int((valid[:, burn_in:-1] & trained[:, :, None]).sum()) for valid in seats)
@@ -116,19 +116,19 @@ _BOOTSTRAPS = {"obs": "bootstrap_obs", "action_mask": "bootstrap_mask", "state":
 
 @dataclass(frozen=True, slots=True)
 class JointSegments(Batch):
-    """A batch whose N rows are joint rows: one per env step at which a member decided.
+    """A batch whose N rows are joint rows: one per env step at which an agent of the learner's policies decided.
 
-    `columns`: of each policy `p` with K_p seats, [N, K_p, ...] each and zero where absent, `p:obs`, `p:action`,
+    Columns of each policy `p` with K_p seats, [N, K_p, ...] and zero where an agent is absent: `p:obs`, `p:action`,
     `p:action_mask` and `p:memory` (if it has them), `p:reward`, `p:present` (bool: the agent decided), `p:terminated`
-    (bool: its segment ends there by termination); of the team, [N, ...] each, `reward` (float64), `t_env`, and of the
-    first agent present `version` and, if the learner needs it, `state`.
+    (bool: its segment ends there by termination). Columns of the team, [N, ...]: `reward` (float64), `t_env`, and, from
+    the first agent present, `version` and, if the learner needs it, `state`.
 
-    `segments`: runs of rows of one episode, cut also where an agent returns after its end, since that is a new
-    trajectory. [S, ...] each: `length` (joint rows), `env`, `episode`, `carried`, `terminated` (nobody goes on after
-    the last row, or was truncated there), `truncated` (those that did not terminate there were truncated),
-    `seats_left_early` (agents truncated before the last row, whose further rewards are in no row), and after the last
-    row `bootstrap_p:obs`, `bootstrap_p:mask`, `bootstrap_p:present` (the agent goes on, or was truncated there) and
-    `bootstrap_state`.
+    Segments are runs of rows of one episode. A segment is also cut where an agent returns after its end, since a new
+    trajectory begins there. Their properties, [S, ...]: `length` (joint rows), `env`, `episode`, `carried`,
+    `terminated` (no agent continues after the last row or was truncated there), `truncated` (all agents that did not
+    terminate there were truncated), `seats_left_early` (agents truncated before the last row, whose further rewards are
+    in no row), and after the last row `bootstrap_p:obs`, `bootstrap_p:mask`, `bootstrap_p:present` (the agent
+    continues, or was truncated there) and `bootstrap_state`.
     """
 
     made_from: ClassVar[Mapping[str, str]] = {
@@ -307,7 +307,7 @@ class _Runs:
         return cls(start, np.append(start[1:], len(begins)) - 1, np.cumsum(begins) - 1)
 
     def segments(self, keys: Array, members: Sequence[_Member], ends: Sequence[_Ends]) -> dict[str, Array]:
-        """Return the properties of the runs as segments, except those of single policies."""
+        """Return the properties of the runs as segments, without the properties of single policies."""
         count = len(self.start)
         carried, early = np.zeros(count, bool), np.zeros(count, np.int64)
         for member in members:

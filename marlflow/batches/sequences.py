@@ -28,7 +28,7 @@ class Sequences(TrainBatch):
     count_varies: ClassVar[bool] = True
 
     columns: Mapping[str, Array]
-    """Of an EstimatedBatch, [S, T, ...] each; zero where not valid."""
+    """The columns of an EstimatedBatch, [S, T, ...] each; zero where not valid."""
     valid: Array
     """bool [S, T]: which rows exist."""
     memory: Array
@@ -110,7 +110,7 @@ class SequenceTransitions(TrainBatch):
     reward: Array
     """Discounted n-step sums."""
     discount: Array
-    """Of the value after the n steps; 0 after termination."""
+    """The discount of the value after the n steps; 0 after termination."""
     following: Array
     """int64: the step after the n steps, counted from B."""
     weight: Array

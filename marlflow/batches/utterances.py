@@ -43,7 +43,7 @@ class UtteranceLayout:
     end_token: int | None = None
 
     def said(self, obs: Array) -> Tokens:
-        """Return what rows [N, D] show; raises InvalidInput if a token follows one that is not said."""
+        """Return the utterances that rows [N, D] show; raises InvalidInput if a token follows one that is not said."""
         tokens: Array = obs[:, self.start : self.stop].reshape(len(obs), self.length, self.num_actions + 1).argmax(2)
         if (np.diff((tokens > 0).astype(np.int8), axis=1) > 0).any():
             raise InvalidInput([f"observation[{KEY!r}] has a token after a 0, which is a token not yet said"])

@@ -62,7 +62,7 @@ class SameSpaces:
         return space
 
     def note(self) -> str:
-        """Return what to say of the methods that made copies; "" if none did."""
+        """Return the note on methods that made copies; "" if none did."""
         if not self.copied:
             return ""
         methods = " and ".join(f"{name}(agent)" for name in self.copied)
@@ -77,10 +77,10 @@ class SameSpaces:
 _CYCLES = 250
 _PETTINGZOO = str(Path(pettingzoo.__file__).parent)
 _PETTINGZOO_TESTS = str(Path(_PETTINGZOO, "test"))
-# PettingZoo's words for tables whose agents are not those in `agents`, also where one of these is missing.
+# PettingZoo's messages about tables whose agents differ from `agents`, or lack one of them.
 _OTHER_AGENTS = re.compile(r"agents should not be given an? (reward|termination|truncation|info) if they were")
 _NONE = {"reward": "0.0", "termination": "False", "truncation": "False", "info": "{}"}
-# PettingZoo warns of every Dict observation, also of its own convention for action masks.
+# PettingZoo warns about every Dict observation, even about its own convention for action masks.
 _MASK_WARNINGS = (
     "PettingZoo: Observation space for each agent probably should be gymnasium.spaces.box or gymnasium.spaces.discrete",
     "PettingZoo: Observation is not a NumPy array",
@@ -247,7 +247,7 @@ def compare_batched(
 def _difference(batches: Mapping[str, Batch], others: Mapping[str, Batch]) -> str | None:
     for policy, batch in batches.items():
         other = others[policy]
-        # The segments' table first: rows can be compared only if they are of the same steps.
+        # Segments are compared first: rows can be compared only if they belong to the same steps.
         for name, column in {**batch.segments, **batch.columns}.items():
             expected = {**other.segments, **other.columns}[name]
             if (row := _first_difference(column, expected)) is not None:

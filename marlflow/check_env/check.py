@@ -125,6 +125,6 @@ def _state_space(adapter: EnvAdapter, findings: Findings) -> gym.Box | None:
     try:
         return adapter.state_space()
     except EnvironmentFailed as failure:
-        # Only central critics need the state, so this is no problem for other algorithms.
+        # Only central critics need the state, so this does not matter for other algorithms.
         findings.notes.append(f"env.{failure.reason}")
         return None

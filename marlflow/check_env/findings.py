@@ -60,9 +60,9 @@ class Findings:
             return
         # Reasons may name a wrapper, which is less work.
         mending = "or mend it in the environment" if "wrapper" in error.reason else "mend it in the environment"
-        remedy = "what it raised stands above: mend it there" if error.user_traceback else mending
+        remedy = "the traceback is above: mend it there" if error.user_traceback else mending
         if isinstance(error, EnvironmentHung):
-            remedy = "raise env.step_timeout_s if it may take so long; where it was then stands above"
+            remedy = "raise env.step_timeout_s if it may take so long; the stack at that time is above"
         self.problems.append(EnvProblem(f"{error.where}: {error.reason}", remedy, without_own_frames(error)))
 
     def about_tests(self) -> None:
@@ -78,7 +78,8 @@ class Findings:
             if test.name not in _API_TESTS:
                 apart = "; marlflow's own replay, with masks and other seeds, found no difference"
                 self.notes.append(text + (apart if self.reproducible else ""))
-            # The episodes may have found the same already, with its place. Otherwise marlflow relies on these rules.
+            # The random episodes may have found the same problem already, with its place. If not, it is still one:
+            # marlflow relies on these rules.
             elif not any(test.why in problem.what for problem in self.problems):
                 remedy = f"mend it: marlflow relies on PettingZoo's rules; what is tested: {_TESTS_URL}"
                 self.problems.append(EnvProblem(text, remedy))

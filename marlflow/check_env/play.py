@@ -1,4 +1,4 @@
-"""Plays random legal episodes through a rollout worker, beside a ledger of the rewards that the environment issues."""
+"""Play random legal episodes through a rollout worker, and record in a ledger the rewards the environment issues."""
 
 from __future__ import annotations
 
@@ -92,7 +92,8 @@ class Ledger:
         self._step, self._reset = env.step, env.reset
         self.accounts: dict[int | None, Account] = {}
         self.running = Account(None)
-        # Groups of which several agents received a reward in one step, and those in which these ever differed.
+        # Groups in which several agents received a reward in one step, and the groups in which such rewards ever
+        # differed.
         self.compared: set[str] = set()
         self.unequal: set[str] = set()
         # Agents that ever acted without a cost.

@@ -1,4 +1,4 @@
-"""Run the checks of every command that runs or shows an experiment, and of what can be compiled."""
+"""Run the checks that all commands share which run or show an experiment, and check what can be compiled."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def check(
     plan = drawn_plan(checked.experiment, checked.spec)
     plan.check()
     problems += compile_problems(checked, plan)
-    # A rehearsal trains, which would fail again for what cannot be compiled.
+    # No rehearsal then: it trains, and would fail again for the same reason.
     if not problems:
         problems += rehearsal_problems(checked.spec, checked.state_space)
     if problems:

@@ -29,7 +29,7 @@ def joint_problems(learners: Iterable[LearnerSpec]) -> Iterator[Problem]:
 
 
 def joint_stream_problems(experiment: Experiment, adapter: EnvAdapter, policies: Mapping[str, Policy]) -> Iterator[str]:
-    """Yield why joint algorithms cannot learn in the run; `policies` are those that have agents."""
+    """Yield the reasons why joint algorithms cannot learn in the run; `policies` are all policies that have agents."""
     for name, learner in learners_of(experiment, policies).items():
         if learner.algorithm.capabilities.joint:
             subject = learner_subject(name, learner.policies, learner.algorithm.name)
@@ -65,14 +65,14 @@ def _matchmaker_problems(subject: str, learner: LearnerConfig, experiment: Exper
         return
     needs = f"{subject} needs the same agents in every episode"
     if experiment.league is not None:
-        yield f"league: {needs}, and a league seats policies anew in each; choose league=none, or {_SINGLE}"
+        yield f"league: {needs}, and a league assigns policies in each episode; choose league=none, or {_SINGLE}"
     elif callable(experiment.mapping):
         dealer = matchmaker_name(experiment.mapping)
-        yield f"mapping: {needs}, and {dealer} seats policies anew in each; map by rules, or use {_SINGLE}"
+        yield f"mapping: {needs}, and {dealer} assigns policies in each episode; map by rules, or use {_SINGLE}"
 
 
 def _memory_problems(subject: str, learner: LearnerConfig, has_memory: Mapping[str, bool]) -> Iterator[str]:
-    # Algorithms that need memory, or refuse it, name each policy whose model is another.
+    # Algorithms that need memory, or refuse it, report each policy whose model does not fit.
     if learner.algorithm.capabilities.memory != "optional" or len(set(has_memory.values())) < 2:
         return
     having, lacking = (", ".join(repr(one) for one in has_memory if has_memory[one] is kind) for kind in (True, False))

@@ -56,7 +56,7 @@ def reset_target_problems(experiment: Experiment, spec: RunSpec) -> Iterator[str
     source, number = named.groups()
     missing = f"{subject}, which may not exist when an exploiter begins again"
     if source not in spec.learning:
-        known = meant(source, spec.learning, "those that learn are")
+        known = meant(source, spec.learning, "the policies that learn are")
         yield f"{subject}, and there is no policy {source!r} that learns{known}"
     elif number != "1":
         yield f"{missing}; set it to the first snapshot, {source}@1"

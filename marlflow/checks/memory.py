@@ -1,4 +1,4 @@
-"""Compare a lower bound of a run's memory with what is available.
+"""Compare a lower bound of a run's memory with the available memory.
 
 It counts networks without critics and rows without bookkeeping, so a run that fits is never refused.
 """
@@ -33,7 +33,7 @@ _MOST_NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Hold a lower bound in bytes, and `what` needs them with the settings that it depends on."""
+    """A lower bound in bytes, with a description (`what`) of what needs them and the settings that it depends on."""
 
     nbytes: int
     what: str
@@ -44,7 +44,7 @@ def memory_problems(
 ) -> Iterator[str]:
     """Yield a problem if the run needs more memory than there is; clusters are not checked.
 
-    `players` lists the agents of each policy. `available_bytes` None: those left on this machine.
+    `players` lists the agents of each policy. `available_bytes` None: the memory left on this machine.
     """
     if cluster_address(experiment.runtime) is not None:
         return
@@ -59,7 +59,7 @@ def memory_problems(
     needs = sorted(_needs(experiment, spec, players), key=lambda need: need.nbytes, reverse=True)
     total = sum(need.nbytes for need in needs)
     if total > left:
-        # Needs below 1 % of the total are no use as advice.
+        # Needs below 1 % of the total are not worth mentioning.
         large = [need for need in needs[:_MOST_NAMED] if need.nbytes > total // 100]
         listed = "; ".join(f"{_written(need.nbytes)} for {need.what}" for need in large)
         yield (

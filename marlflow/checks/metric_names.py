@@ -118,7 +118,7 @@ def _missing(experiment: Experiment, section: str, name: str, figure: str) -> st
 def goal_conflicts(
     experiment: Experiment, policies: Mapping[str, Policy], learners: Mapping[str, LearnerConfig]
 ) -> Iterator[str]:
-    """Yield why a run learns nothing, or would never end; `policies` and `learners` are those with agents."""
+    """Yield why a run learns nothing, or would never end; `policies` and `learners` are all that have agents."""
     if policies and not learners:
         names = ", ".join(f"{name!r} ({policy.acts_by.name})" for name, policy in policies.items())
         yield f"no policy of this run learns: {names}; give one an algorithm that does, e.g. ppo"

@@ -34,7 +34,7 @@ def all_policy_problems(
 ) -> Iterator[Problem | str]:
     """Yield why policies cannot act in their `spaces` as their `agents`, or cannot be built.
 
-    What holds for all policies of a learner is said once, of the learner.
+    A problem of all policies of a learner is reported once, for the learner.
     """
     team_of = {name: key for key, learner in learners.items() for name in learner.policies if len(learner.policies) > 1}
     found: dict[str, list[tuple[str, Problem | str]]] = {}

@@ -41,7 +41,7 @@ from marlflow.sampling.protocol import Request
 
 # One row is not enough: batch normalization, for example, fails on it.
 _ROWS: Final = 2
-# For operators that need more, such as clustering: batches of a run have hundreds.
+# For operators that need more rows, such as clustering; batches of a run have hundreds.
 _SECOND_TRY_ROWS: Final = 256
 
 _AGENT: Final = "agent"
@@ -51,7 +51,7 @@ _OURS: Final = {"marlflow", "torch", "numpy", "builtins"}
 def rehearsal_problems(spec: RunSpec, state_space: gym.Box | None = None) -> Iterator[str]:
     """Yield a problem for each learner whose network or plan fails on rows of its spaces.
 
-    Learners without users' code are skipped. `state_space` is that of the environment's global state.
+    Learners without users' code are skipped. `state_space` is the space of the environment's global state.
     """
     with _restored_random_state():
         for learner in spec.learners.values():
@@ -60,7 +60,7 @@ def rehearsal_problems(spec: RunSpec, state_space: gym.Box | None = None) -> Ite
             # Rows of other policies are of the same spaces, so its own will do.
             learner = replace(learner, others=())  # noqa: PLW2901
             problem = _problem(spec, learner, state_space, _ROWS)
-            # A failure on two rows alone may be for their number, so it is no problem if more rows succeed.
+            # A failure on two rows may be due to their number, so it is no problem if more rows succeed.
             if problem is not None and _problem(spec, learner, state_space, _SECOND_TRY_ROWS) is not None:
                 yield f"{subject_of(learner)}: {problem}"
 

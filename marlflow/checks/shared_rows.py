@@ -122,7 +122,7 @@ def _state_problems(key: str, sources: Sequence[str], policies: Mapping[str, Pol
     needs = {source: policies[source].acts_by.capabilities.state for source in sources}
     if len(set(needs.values())) > 1:
         having, lacking = (", ".join(repr(s) for s in needs if needs[s] is kind) for kind in (True, False))
-        yield f"{key}: rows of {having} have the environment's state, those of {lacking} have not; name one kind only"
+        yield f"{key}: rows of {having} have the environment's state, rows of {lacking} have not; name one kind only"
 
 
 def _on_workers(algorithm: Algorithm, placement: LearnerPlacement) -> list[str]:

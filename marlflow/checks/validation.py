@@ -100,8 +100,8 @@ def nothing_found(context: CheckContext) -> bool:
 class Phase:
     """Checks whose problems are reported together.
 
-    Where `when` forbids the phase, no later one runs either. Before its checks, `make` adds to the context what they
-    and later phases look at, and to the problems what is wrong with it.
+    Where `when` forbids the phase, no later one runs either. Before its checks, `make` adds to the context the values
+    that this and later phases need, and their problems to the problems.
     """
 
     checks: Sequence[Callable[[CheckContext], Iterable[Problem | str]]]
@@ -276,8 +276,8 @@ def _spec(context: CheckContext, pairings: Pairings) -> RunSpec:
         compiled_rollouts=rollouts.compiled,
         seed=experiment.seed,
         rollout_placement=rollouts.placement,
-        # The driver counts the faults of all workers and ends the run at one more than the budget, so a worker has to
-        # report that one too.
+        # The driver counts the faults of all workers and ends the run at one fault more than the budget, so a worker
+        # must report this fault, too.
         tolerated_faults=budget + 1,
         step_timeout_s=experiment.env.step_timeout_s,
         history_env_steps=experiment.checkpoint.replay_max_env_steps,
@@ -333,7 +333,7 @@ SETTINGS: Sequence[Phase] = (
         when=types_are_right,
     ),
 )
-"""What the experiment alone tells."""
+"""Checks that need the experiment alone."""
 
 WHOLE: Sequence[Phase] = (
     Phase([], make=lambda it, problems: replace(it, experiment=with_frozen(it.experiment, problems))),
@@ -373,4 +373,4 @@ WHOLE: Sequence[Phase] = (
         make=lambda it, problems: replace(it, spec=with_warm_starts(it.run, it.policies, problems)),
     ),
 )
-"""What the environment, the records and the parts of the run tell too."""
+"""Checks that also need the environment, the records and the parts of the run."""

@@ -1,4 +1,4 @@
-"""The suite of a benchmark, the runs of its tasks, how far those in its folder are, and their scores."""
+"""The suite of a benchmark, the runs of its tasks, their progress in its folder, and their scores."""
 
 from __future__ import annotations
 
@@ -304,7 +304,7 @@ SCORES = "scores.csv"
 
 @dataclass(frozen=True, slots=True)
 class RunScore:
-    """A row of scores.csv; `scored` says as JSON what else the score depends on."""
+    """A row of scores.csv; `scored` has, as JSON, everything else that the score depends on."""
 
     task: str
     algorithm: str

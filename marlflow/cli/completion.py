@@ -1,10 +1,10 @@
-"""Tab completion: of the command's name here, of everything after it by Hydra.
+"""Tab completion: marlflow completes the name of the command, and Hydra everything after it.
 
 eval "$(marlflow --shell-completion install=bash)"        in bash; zsh likewise
 marlflow --shell-completion install=fish | source         in fish
 
-Bash has Hydra's own script; those of zsh and fish ask `marlflow -sc query=fish`, which prints one completion in each
-line, and offer files if there are none.
+Bash uses Hydra's own script. The scripts of zsh and fish call `marlflow -sc query=fish`, which prints one completion
+per line, and offer files if there are none.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ SCRIPTS: Final[Mapping[str, str]] = {
     "uninstall=zsh": "compdef -d marlflow\nunfunction _marlflow\n",
     "uninstall=fish": "complete -c marlflow -e\nfunctions -e __marlflow_complete\n",
 }
-"""What `marlflow --shell-completion <key>` prints."""
+"""The output of `marlflow --shell-completion <key>`."""
 
 
 def complete(words: Sequence[str]) -> int:

@@ -93,7 +93,7 @@ distribution or greedy by values, unless their league says otherwise (league.sna
 env.NAME=VALUE plays in an environment with another setting, in which the policies have to fit: env.batched=false
 steps it one by one.
 
-Seeds differ from those of training, and the same command plays the same games. Written into RUN:
+Seeds differ from the seeds of training, and the same command plays the same games. Written into RUN:
   evaluations/<n>.json  results, and the seed, seating and returns of every episode
   matrix.csv            with against: the last results, by member, opponent and side
 

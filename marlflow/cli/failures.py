@@ -19,7 +19,7 @@ def failure(error: MarlflowError, job: str = "") -> str:
         if isinstance(cause, UserCodeFailed):
             text = f"{shortened(cause.user_traceback.rstrip())}\n\n" if cause.user_traceback else ""
             return text + shortened(f"{prefix}{cause.where}: {cause.reason}")
-        # Its sentence names the setting that cannot be met, and a traceback would only be of marlflow's code.
+        # Its sentence names the setting at fault, and a traceback would only show marlflow's code.
         if isinstance(cause, InvalidInput):
             return shortened(f"{prefix}{error}")
     if isinstance(error, StageFailed) and error.__cause__ is not None:

@@ -36,7 +36,7 @@ _FLAGS = {
 flags:
   -m                     one run for each of several values: -m seed=1,2,3; with hydra/launcher=joblib several at the
                          same time, and with hydra/sweeper=optuna the values are chosen by the results of earlier runs
-  --trust                import what the records of somebody else name, with env=offline, and list it in env.trust
+  --trust                import what another user's records name, with env=offline, and list it in env.trust
   --cfg job              print the whole configuration, and run nothing
   --config-dir <folder>  a folder with configuration groups of your own
 """,
@@ -46,7 +46,7 @@ flags:
   --machines <list>      check and place for these machines instead of the present ones:
                          '[{CPU: 16, GPU: 2, count: 4}, {CPU: 64}]'
   --all-output           print all output of the environment on standard error, not only its first lines
-  --trust                import what the records of somebody else name, with env=offline, and list it in env.trust
+  --trust                import what another user's records name, with env=offline, and list it in env.trust
   --config-dir <folder>  a folder with configuration groups of your own
 """,
 }
@@ -97,7 +97,7 @@ marlflow resume: continue a run from its last checkpoint, in its own directory
 usage: marlflow resume <run directory> [key=value ...] [--trust]
 
   The run continues from its newest whole checkpoint as if it had never stopped: parameters, optimizers, replays,
-  paces, counters, and the running episodes. All settings are those of the run, except the values given here.
+  paces, counters, and the running episodes. All settings stay as they were, except the values given here.
   The command works in any folder: the run continues in the folder that it was started in, where your modules are,
   and where relative paths begin.
 

@@ -109,7 +109,7 @@ def _export(run: SavedRun, member: str, file: Path) -> None:
     found = policy_of(run, member)
     data = to_export(found)
     try:
-        # It refuses a file that appeared since, and leaves no part of one in the way of the next try.
+        # It refuses a file that has appeared since, and leaves no incomplete file behind.
         write_new(file, data)
     except OSError as error:
         raise ConfigInvalid([f"{file} cannot be written: {error}"]) from error
@@ -118,7 +118,7 @@ def _export(run: SavedRun, member: str, file: Path) -> None:
 
 
 def _show_nash_conv(run: SavedRun, league: SavedLeague, trusts_all: bool, title: str) -> Path:
-    """Print the NashConv of a league's solution and draw it with those of the run's metrics; return the figure.
+    """Print the NashConv of a league's solution, and draw it with the values that the run reported; return the figure.
 
     Raises ConfigInvalid if it cannot be computed, or if the run's folder is not trusted.
     """

@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if own_process:
         # Imports make a million objects that live as long as the process; to search them for garbage takes a second.
         gc.disable()
-    # A process of its own for this command: workers' imports begin while the driver's do.
+    # If the process runs this command alone, workers' imports begin at the same time as the driver's.
     if own_process and words[:1] in (["train"], ["resume"]) and "runtime=inline" not in words:
         from marlflow.runtime.forked import template
 
@@ -85,7 +85,7 @@ def _exit_code(words: list[str], own_process: bool) -> int:
 
 
 def _system_error(error: OSError) -> int:
-    """Print what the user can mend, and return the exit code; raise any other error."""
+    """Print an error that the user can mend, and return the exit code; raise any other error."""
     # A word was taken for a path.
     if error.errno == errno.ENAMETOOLONG:
         print(f"error: {shortened(f'{error.strerror}: {error.filename!r}')}", file=sys.stderr)
@@ -97,7 +97,7 @@ def _system_error(error: OSError) -> int:
 
 
 def _imported(words: list[str]) -> Callable[[], int]:
-    """Return what does as the words say, with most of its imports done."""
+    """Return the function that runs the command of these words, with most of its imports done."""
     if not words or words[0] in ("-h", "--help", "help"):
         return partial(_print, main_help())
     if words[0] == "--version":

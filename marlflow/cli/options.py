@@ -28,8 +28,8 @@ class Option:
 
     `value` is the value's name in the help text. A `switch` takes no value as `--name`, and true or false as
     `name=true`. With `several`, the value is a list, written with commas, in brackets or without, or by repeating the
-    option. With `parts`, the value is a tuple of so many texts: `--name a b` or `name=a,b`. `low` and `high` are the
-    limits of a number. Without `default`, the value is None, [] or False. `aliases` are other names for it.
+    option. With `parts`, the value is a tuple of that many texts: `--name a b` or `name=a,b`. `low` and `high` are the
+    limits of a number. Without `default`, the value is None, [] or False. `aliases` are other names of the option.
     """
 
     name: str
@@ -76,9 +76,9 @@ UNITS: Final = Option(
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """The arguments of a command: `operands` (folders of runs, say), options, and overrides if it takes any.
+    """The arguments of a command: `operands` (such as folders of runs), options, and overrides if it takes any.
 
-    `options[name]` is the value, or the default; `given` has the names of those that were given.
+    `options[name]` is the value, or the default; `given` has the names of the options that were given.
     """
 
     operands: Sequence[str]
@@ -95,8 +95,8 @@ class Command:
     """A command and its options; `run` returns the exit code.
 
     `operands` is the name of positional arguments, such as `RUN`; the command takes from `fewest` to `most` (None: any
-    number). `examples` are lines without `marlflow <name>`. `overrides`: what the names of other `key=value` that it
-    passes on begin with; None if it takes none.
+    number). `examples` are lines without `marlflow <name>`. `overrides`: the prefix of other `key=value` arguments,
+    which it passes on; None if it takes none.
     """
 
     name: str

@@ -65,7 +65,7 @@ def _machines(experiment: Experiment | None, described: str | None) -> Machines 
 
 
 def _with_machines_hint(problem: Problem | str) -> Problem | str:
-    # These machines may lack what the run has elsewhere.
+    # These machines may lack resources that the run has elsewhere.
     if isinstance(problem, str) or problem.kind is not ProblemKind.LACKS_RESOURCES:
         return problem
     return f"{problem}; to plan for other machines, describe them: {MACHINES} '[{{CPU: 16, GPU: 2, count: 4}}]'"

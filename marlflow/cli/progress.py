@@ -63,7 +63,7 @@ def _bar() -> Iterator[Listener]:
         row = bar.add_task("starting", total=None)
 
         def show(doing: str, done: int, total: int | None) -> None:
-            # `update` would keep the total of what was done before.
+            # `update` would keep the total of the task before.
             bar.tasks[0].total = total
             bar.update(row, description=_sentence(doing, done, total), completed=done)
 

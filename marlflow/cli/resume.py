@@ -32,7 +32,7 @@ from marlflow.config.schema import plain_values
 from marlflow.config.trust import is_own, untrusted
 
 _NAMED = ("command-line", "hydra.searchpath in command-line")
-"""What Hydra says of folders of configuration groups that --config-dir, or hydra.searchpath=[...], named."""
+"""Hydra's message about folders of configuration groups that --config-dir, or hydra.searchpath=[...], named."""
 _USAGE = "marlflow resume <run directory> [key=value ...] [--trust]"
 
 
@@ -85,10 +85,10 @@ def _read_hydra_files(run_dir: Path) -> tuple[list[str], list[str], Path]:
         raise ConfigInvalid(
             [
                 f"{run_dir} has no .hydra/overrides.yaml, which `marlflow train` leaves{suggestion(run_dir)}; "
-                "a run that was started from Python goes on with marlflow.resume(experiment, run_dir)"
+                "a run that was started from Python continues with marlflow.resume(experiment, run_dir)"
             ]
         )
-    # Interpolations in overrides are of the configuration, and none of this list.
+    # Interpolations in overrides refer to the configuration, not to this list.
     overrides: Any = OmegaConf.to_container(_load(recorded / "overrides.yaml", ""), resolve=False)
     sources = _load(recorded / "hydra.yaml", "hydra.runtime.config_sources")
     dirs = [source.path for source in sources if source.provider in _NAMED and source["schema"] == "file"]

@@ -45,8 +45,8 @@ def checked_run(
 ) -> Path:
     """Return the folder that `text` names, checked as far as possible without importing torch.
 
-    `members` are names of who plays; `person` and `seats` are agents. Raises InvalidInput: no run, no such checkpoint,
-    nobody of that name.
+    `members` are names of players; `person` and `seats` are agents. Raises InvalidInput if there is no run, no such
+    checkpoint, or no player or agent of a name.
     """
     run_dir = run_folder(text, command)
     checkpoint = CheckpointStore(folder(run_dir), keep=1).listed(which if isinstance(which, int) else None)

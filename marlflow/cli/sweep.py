@@ -33,7 +33,7 @@ _HYDRA_KEY = re.compile(r"[+~]*hydra[./]")
 class Sweep:
     """A sweep: its `words` as typed, for a user to run a job again, and the `config` of the first job.
 
-    `fixed` are the keys of the overrides that all jobs share, `folder` is that of the sweep. With a `direction`, the
+    `fixed` are the keys of the overrides that all jobs share, `folder` is the sweep's folder. With a `direction`, the
     best job is shown.
     """
 
@@ -58,19 +58,19 @@ class Sweep:
             except JobFailed:  # printed by the job, and one more row of the table
                 pass
             except ValueError:
-                # Optuna's, which has nothing to choose from when all jobs have failed.
+                # Raised by Optuna, which cannot choose if all jobs have failed.
                 if not (jobs := read_records(records)) or any(job.error is None for job in jobs):
                     raise
             except KeyboardInterrupt:
                 if "slurm" in launcher:
-                    print("jobs that are submitted go on; scancel ends them", file=sys.stderr)
+                    print("submitted jobs continue; scancel ends them", file=sys.stderr)
                 raise
             except MarlflowError:
                 raise
             except Exception as error:
                 if "BasicLauncher" in launcher:
                     raise
-                # joblib's or submitit's, after a process was killed, by a lack of memory for example.
+                # Raised by joblib or submitit after a process was killed, for example because memory ran out.
                 why = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
                 raise RuntimeFailed(f"a process of the sweep was lost, with the job in it ({why})") from error
             finally:
@@ -102,7 +102,7 @@ def _key(word: str) -> str:
 
 
 def direction_of(config: DictConfig) -> Direction | None:
-    """Return what a sweeper does with the objectives; None if it runs all values."""
+    """Return how a sweeper uses the objectives; None if it runs all values."""
     if not optimizes(config):
         return None
     direction: Any = config.hydra.sweeper.get("direction", "minimize")
@@ -114,7 +114,7 @@ def _prepare_optuna() -> None:
         return
     import optuna
 
-    # Its messages are in the table, and in the sweeper's lines.
+    # The messages are in the table, and in the sweeper's lines.
     optuna.logging.set_verbosity(logging.WARNING)
     stop = optuna.study.Study.stop
 
@@ -173,7 +173,7 @@ def extra_problems(overrides: Sequence[str]) -> Iterator[str]:
 
 
 def sweep_problems(ready: Prepared) -> Iterator[str]:
-    """Yield what is wrong with a sweep as a whole."""
+    """Yield the problems of a sweep as a whole."""
     config = ready.config
     sweeper = str(config.hydra.sweeper._target_).rpartition(".")[2]
     if not optimizes(config):

@@ -141,7 +141,7 @@ def _elsewhere(config: DictConfig, cwd: str) -> Iterator[None]:
     interrupted = signal.getsignal(signal.SIGINT)
     if is_submitted():
         interrupted = signal.signal(signal.SIGINT, signal.default_int_handler)
-    # Blocked by the command for processes that wait for a job, which it would end at once.
+    # The command blocks the signal for processes that wait for a job, which it would end at once.
     blocked = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     try:
         yield
@@ -250,7 +250,7 @@ def requeued_on_signal() -> Iterator[None]:
 def restarted_run(run_dir: Path) -> bool:
     """Return whether `run_dir` has a checkpoint of this very job, which was requeued.
 
-    What it wrote before its first checkpoint is moved aside.
+    Files that the job wrote before its first checkpoint are moved aside.
     """
     from marlflow.base.errors import CheckpointUnusable
     from marlflow.base.links import check_links

@@ -109,7 +109,7 @@ def table(records: Sequence[JobRecord]) -> str:
 def write_csv(records: Sequence[JobRecord], folder: Path) -> None:
     """Write `sweep.csv` in a sweep's folder: a row for each job, a column for each key that varies.
 
-    Rows of earlier sweeps in the folder stay, except those of folders that these jobs have.
+    Rows of earlier sweeps in the folder stay, unless one of these jobs has the same folder.
     """
     rows = [_row(record, folder) for record in records]
     path = folder / FILE

@@ -110,7 +110,7 @@ def _problems(ready: Prepared, arguments: Arguments) -> Iterator[str]:
 
 
 def _jobs(ready: Prepared, arguments: Arguments) -> list[list[str]]:
-    # Hydra's own overrides are those of the command, such as its folder.
+    # Hydra's own overrides, such as its folder, belong to the command and not to its jobs.
     overrides = [override for override in ready.overrides if not override.startswith("hydra.")]
     with composing():
         jobs = jobs_of(overrides, arguments["samples"], arguments["search_seed"])
@@ -302,10 +302,10 @@ def _drawn_from_interval(key: str, interval: Any) -> Draw:
 
 
 class _JudgedReports(Callback):
-    """Gives each report's objective to the scheduler, and stops the run when it says so.
+    """Gives each report's objective to the scheduler, and stops the run if the scheduler says so.
 
-    A report before the first update has none: its episodes are the same in all trials that learn the same later, and a
-    comparison of equal trials would end nobody, at the price of the env steps up to the next one.
+    The scheduler gets no objective before the first update. Until then, trials with the same initial policy have the
+    same episodes: a comparison would find them equal and stop none, and the next comparison comes many env steps later.
     """
 
     def __init__(self, objective: str, reported: Callable[[int, float | None], bool]) -> None:
@@ -322,7 +322,7 @@ class _JudgedReports(Callback):
 class TuneTrial:
     """The trials that an actor runs: `jobs` are the overrides of all trials; `fixed` keys are the same in each.
 
-    `folder` is that of the sweep, `records` is where each trial leaves its record, `cwd` the folder of the command.
+    `folder` is the sweep's folder, `records` is where each trial writes its record, `cwd` the command's folder.
     """
 
     jobs: tuple[tuple[str, ...], ...]

@@ -1,4 +1,4 @@
-"""Torch's products, layers and losses in JAX: torch.matmul, and what torch.nn.functional has."""
+"""Torch's products, layers and losses in JAX: torch.matmul, and functions of torch.nn.functional."""
 
 from __future__ import annotations
 

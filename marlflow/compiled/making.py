@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import torch
 
-# float64 and int64 do not exist in JAX's usual mode; what a loss computes with them is held to autograd's result.
+# float64 and int64 do not exist in JAX's usual mode; results computed with them are compared with autograd's.
 DTYPES: Mapping[torch.dtype, Any] = {
     torch.float32: jnp.float32,
     torch.float64: jnp.float32,

@@ -1,4 +1,4 @@
-"""The table of operators: what each torch function, method and property is in JAX, by its name.
+"""The table of operators: the JAX counterpart of each torch function, method and property, by name.
 
 Named as torch names them, without the underscores of in-place versions and of operators (`__add__` is `add`), so that
 one line serves `torch.add`, `Tensor.add`, `Tensor.add_` and `+`. Entries take JAX arrays where torch takes tensors, and
@@ -20,7 +20,7 @@ from marlflow.compiled.shapes import REDUCTIONS, SHAPES
 
 
 def _clamp(x: Any, min: Any = None, max: Any = None) -> Any:
-    # By maximum and minimum, whose gradients at the bounds are torch's, unlike those of jnp.clip.
+    # Not jnp.clip: its gradients at the bounds differ from torch's, and the gradients of jnp.where do not.
     if min is not None:
         x = jnp.where(x < min, jnp.asarray(min, x.dtype), x)
     if max is not None:
@@ -208,7 +208,7 @@ DEFAULTS: Mapping[str, Any] = {
     "scale_grad_by_freq": False,
     "sparse": False,
 }
-"""Those that torch's own Python functions pass on, and that change nothing while they have these values."""
+"""Keyword arguments that torch's own Python functions pass on; with these values they have no effect."""
 
 VIEWS = frozenset(
     [

@@ -1,4 +1,4 @@
-"""Reductions over the rows of a padded minibatch: what torch computes of the real rows alone."""
+"""Reductions over the rows of a padded minibatch: the result that torch has for the real rows alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Rows(NamedTuple):
     count: Any
 
     def of(self, x: Any, dim: Any) -> Any:
-        """Return which entries of `x` are of real rows, broadcastable to it, if it is reduced over rows, else None.
+        """Return a mask of the entries of `x` in real rows, broadcastable to it; None if it is not reduced over rows.
 
         An axis is one of rows if it has M entries; the first, too, if it has a multiple: several for each row.
         """
@@ -127,7 +127,7 @@ REDUCTIONS: Mapping[str, Callable[..., Any]] = {
 _UNKNOWN = frozenset(
     ["max", "min", "argmax", "argmin", "median", "cumsum", "cumprod", "sort", "argsort", "topk", "count_nonzero"]
 )
-"""Those that are refused there, unless of all numbers where that is known."""
+"""Reductions that are refused over rows; `max` and `min` are refused only along a dimension."""
 
 
 def over_rows(rows: Rows, name: str, values: tuple[Any, ...], named: Mapping[str, Any]) -> Any:

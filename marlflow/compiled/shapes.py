@@ -14,7 +14,7 @@ import torch
 from marlflow.compiled.making import DTYPES, sizes_of
 
 _FEW = 64
-"""Numbers along an axis up to which one of each row is chosen by a sum over a mask, quicker than a gather."""
+"""The longest axis along which one number of each row is chosen by a masked sum, which is quicker than a gather."""
 
 
 def _flatten(x: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
@@ -35,7 +35,7 @@ def _unflatten(x: Any, dim: int, sizes: Sequence[int]) -> Any:
 def _view(x: Any, *sizes: Any) -> Any:
     if not isinstance(sizes[0], torch.dtype):
         return x.reshape(sizes_of(sizes))
-    # The same bytes as another type: JAX has those of one number on an axis of their own.
+    # The same bytes as another dtype. JAX puts the parts of one number on an axis of their own, torch on the last one.
     wanted = jnp.dtype(DTYPES[sizes[0]])
     if wanted.itemsize > x.dtype.itemsize:
         x = x.reshape(*x.shape[:-1], -1, wanted.itemsize // x.dtype.itemsize)

@@ -56,7 +56,7 @@ _OF_NUMBERS = frozenset(
         "is_nonzero",
     ]
 )
-"""Calls whose result depends on a tensor's numbers, and with it what the code does next."""
+"""Calls whose result, and so the next steps of the code, depend on a tensor's numbers."""
 
 _RANDOM = frozenset(
     [
@@ -283,9 +283,10 @@ class _Trace(TorchFunctionMode):
 
 
 def traced(known: Mapping[int, Any], rows: Rows, function: Callable[[], Any]) -> Any:
-    """Call `function`, within which tensors whose id is in `known` stand for these JAX values.
+    """Call `function`; in it, each tensor whose id is in `known` is replaced by the JAX value given there.
 
-    Reductions over the rows of a minibatch are of the real `rows` only. Raises NotCompiled where it cannot be compiled.
+    Reductions over a minibatch include its real `rows` and no padding. Raises NotCompiled if something in it cannot be
+    compiled.
     """
     with _Trace(known, rows):
         return function()

@@ -1,7 +1,7 @@
 """A learner's update as one function of XLA: minibatches, gradients, clipping, optimizer steps and loss terms.
 
-Minibatches are padded, so that one program serves those of nearly equal sizes; reductions over rows leave padding out
-(see `rows`). The learner verifies a program against autograd, on a padded minibatch, before it is used.
+Minibatches are padded, so that one program serves all minibatches of nearly equal size; reductions over rows leave
+padding out (see `rows`). The learner verifies a program against autograd, on a padded minibatch, before it is used.
 """
 
 from __future__ import annotations
@@ -47,9 +47,10 @@ class Group:
 
 
 class LearnerState(NamedTuple):
-    """What an update changes: parameters [P], the last gradient [P], each group's optimizer state, and the target's.
+    """The state that an update changes: parameters [P], last gradient [P], optimizer states, and the target network.
 
-    `target` is [P], or [0] without a target network; `synced` is the number of optimizer steps at its last update.
+    `target` [P] are the target network's parameters, [0] without one; `synced` is the number of optimizer steps when
+    they were last updated.
     """
 
     vector: Any
@@ -60,7 +61,7 @@ class LearnerState(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """What an update reads: other tensors of the networks, and the settings of now.
+    """The inputs that an update reads and does not change: other tensors of the networks, and the current settings.
 
     The target network moves by the fraction `tau` every `target_every` optimizer steps; 0 means never.
     """
@@ -120,8 +121,8 @@ def update_program(groups: Sequence[Group], names: list[str], learning: slice) -
 def gradient_program(loss: LossOfRows, start: int, stop: int) -> Any:
     """Return the jitted gradient [stop - start] of a loss by a span of the parameters, with its LossValues.
 
-    `(parameters [P], the target's, other tensors, columns [M, ...], size, scheduled values)`: the loss is of the first
-    `size` rows; the others are padding.
+    `(parameters [P], the target's, other tensors, columns [M, ...], size, scheduled values)`: the loss is computed over
+    the first `size` rows; the others are padding.
     """
 
     def loss_of(own: Any, vector: Any, target: Any, others: Any, columns: Any, size: Any, scheduled: Any) -> Any:
@@ -161,7 +162,7 @@ def _step(
             idle = jax.eval_shape(trained, state)
             stepped = jax.lax.cond(due, trained, partial(_idle, idle), state)
         after, own, priority, added, norm = stepped
-        # A step that is not finite is not taken, nor are those of the groups after it.
+        # A step whose gradient is not finite is skipped, and so are the steps of the groups after it.
         taken = due & jnp.isfinite(norm)
         state = jax.tree.map(lambda new, old, taken=taken: jnp.where(taken, new, old), after, state)
         state = state._replace(gradient=after.gradient)
@@ -195,6 +196,7 @@ def _trained(
         own = state.vector[group.start : group.stop]
         (_, losses), gradient = jax.value_and_grad(total_loss, has_aux=True)(own, state.vector, state.target)
         norm = jnp.sqrt(jnp.sum(gradient * gradient))
+        # The gradient's norm is clipped as in `learner.optimizer`.
         limit = inputs.max_grad_norms[index]
         clipped = jnp.where(norm > limit, gradient / (norm / limit), gradient)
         after, optimizer = group.step(own, clipped, state.optimizers[index], inputs.learning_rates[index])

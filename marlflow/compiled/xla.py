@@ -12,7 +12,7 @@ from pathlib import Path
 from marlflow.base.files import cache_folder
 
 _FLAGS = ("--xla_cpu_multi_thread_eigen=false", "intra_op_parallelism_threads=1")
-"""One thread, as torch has in each process; a user's own settings of the same flags stand."""
+"""One thread, as torch has in each process; a user's own settings of the same flags are not replaced."""
 _TESTED = "0.10"
 _CACHE_BYTES = 2**30
 
@@ -30,9 +30,9 @@ def problem() -> str:
         import jax
 
         jax.devices("cpu")
-        # What marlflow forks calls exec, or uses no JAX.
+        # The warning does not apply: processes that marlflow forks call exec, or use no JAX.
         warnings.filterwarnings("ignore", r"os\.fork\(\) was called.*JAX", RuntimeWarning)
-        # A call is waited for at once, so a thread for it would only be one more hop.
+        # marlflow waits for each call at once, so a thread for the call would only add latency.
         jax.config.update("jax_cpu_enable_async_dispatch", False)
     except ImportError as error:
         return f"jax cannot be imported ({error}); pip install 'jax>={_TESTED},<0.11'"
@@ -49,7 +49,7 @@ def cache_problem() -> str:
     """Turn the cache of compiled programs on; return why there is none, or "". Call after `problem`."""
     import jax
 
-    # A user's own folder stands.
+    # A folder that the user has set is not replaced.
     if os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         return ""
     folder = _cache_folder()

@@ -29,7 +29,7 @@ log = logging.getLogger("marlflow")
 _TOO_LARGE: Final = 10**308
 
 MOST_FAILURES_IN_A_ROW: Final = 5
-"""A callback of which one method raises this often in a row is not called again before the run's end."""
+"""If a method of a callback raises this often in a row, the callback is not called again before the run's end."""
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class _Called:
     callback: Callback
     file: Path | None = None
     failures: Counter[str] = field(default_factory=Counter)
-    """By method, in a row."""
+    """Failures in a row, by method."""
     state: str = "{}"
 
     @property
@@ -66,7 +66,7 @@ class Callbacks(Service):
         self.stop_reason: str | None = None
 
     def began(self, info: RunInfo) -> None:
-        """Begin, and restore the states of a resumed run; raises what one of marlflow's own sinks raises."""
+        """Begin, and restore the states of a resumed run; raises the errors of marlflow's own sinks."""
         for each in self._all:
             if each.file is not None:
                 each.callback.began(info)
@@ -80,7 +80,7 @@ class Callbacks(Service):
     def reported(self, report: Report) -> None:
         """Pass on a report."""
         for each in self._all:
-            # Own sinks change nothing; others get a copy, so that a change reaches no one else.
+            # marlflow's own sinks change nothing; others get a copy, so that their changes stay with them.
             self._call(each, "reported", report if each.file is not None else copy.deepcopy(report))
 
     def evaluated(self, evaluation: EvaluationEvent) -> None:
@@ -101,7 +101,7 @@ class Callbacks(Service):
                 self._call(each, "fault", event)
 
     def ended(self, result: RunEnd) -> None:
-        """End all callbacks that have begun, also those that were switched off; a second call does nothing."""
+        """End all callbacks that have begun, including callbacks that were switched off; a second call does nothing."""
         called, self._all = self._all, []
         for each in called:
             each.failures.clear()

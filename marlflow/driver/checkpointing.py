@@ -1,6 +1,6 @@
 """Checkpoints of a run: when they are taken, and the saved states of runtime, driver and queued items.
 
-What lies on disk is described by `runs.checkpoint_format`.
+`runs.checkpoint_format` describes the files.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ log = logging.getLogger("marlflow")
 
 _QUEUED = "waiting"
 _NO_ROWS = 1 << 62
-# More than who reads the state of a run has its lock.
+# More than the time for which a reader of the run's state holds its lock.
 _READER_S = 0.5
 
 
@@ -73,7 +73,7 @@ def identity(checked: CheckedExperiment) -> dict[str, Any]:
                 "policies": list(learner.members),
                 "algorithm": learner.algorithm.name,
                 **({"learns_from": list(learner.others)} if learner.others else {}),
-                # A queued item has or has not passed the stages that run at another place than the learner.
+                # Where stages run decides which of them a queued item has passed.
                 "stages": dict(learner.placement.stages),
             }
             for name, learner in spec.learners.items()
@@ -144,7 +144,7 @@ class Checkpointer:
 
         `driver_state` adds the items that wait in plans to QueuedItems. `frozen` gives the content of each frozen
         entry's file, or its path. `reports` counts the lines of metrics.jsonl. The best checkpoint, which has the
-        highest `metric`, is kept besides the newest. Raises ActorLost or CheckpointFailed.
+        highest `metric`, is kept in addition to the newest. Raises ActorLost or CheckpointFailed.
         """
         saved = self._runtime.save(self._rows_saved)
         files: dict[str, bytes | Path] = {**saved.files, **self._driver_files(driver_state)}
@@ -187,7 +187,7 @@ class Checkpointer:
     def restore(
         self, checkpoint: Checkpoint, frozen: Mapping[str, FrozenPolicy]
     ) -> tuple[Tree, QueuedItems, ResumeReport]:
-        """Restore the runtime; return the driver's state, the queued items, and what could not be restored.
+        """Restore the runtime; return the driver's state, the queued items, and a report of losses.
 
         `frozen` has the frozen entries of running episodes. Raises CheckpointUnusable for malformed contents.
         """
@@ -256,7 +256,7 @@ def check_identity(checkpoint: Checkpoint, checked: CheckedExperiment) -> None:
 def identity_differences(
     checkpoint: Checkpoint, checked: CheckedExperiment, parts: Collection[str] | None = None
 ) -> list[str]:
-    """Return every difference between the checkpoint's run and this experiment, or those in `parts`."""
+    """Return every difference between the checkpoint's run and this experiment, or only the differences in `parts`."""
     saved, current = (
         {part: values for part, values in of.items() if parts is None or part in parts}
         for of in (with_current_names(notes_of(checkpoint).identity), identity(checked))

@@ -60,7 +60,7 @@ class Entrant:
         return bool(self.mixture) or all(agent in self.policies for agent in agents)
 
     def shown(self, agent: str) -> str:
-        """Return the name that reports show for the player of an agent: in a team, that of its policy."""
+        """Return the name that reports show for the player of an agent: in a team, the name of its policy."""
         return self.policies[agent].name if self.is_team else self.label
 
     def drawn(self, role: int, generator: np.random.Generator) -> Entrant:
@@ -85,9 +85,8 @@ class Entrants:
     """Finds entrants by label for the environment of a run.
 
     A label is a member or policy of the run, `random`, `mixture`, `team`, the folder of a run, `<folder>:<member>`, or
-    an exported file.
-    Paths begin at `base`. Mixtures need `sides`. Classes of others are marlflow's or in `trust`; None trusts all. Of
-    other runs, the newest whole checkpoint plays; if `strict`, no older one in place of a damaged one.
+    an exported file. Paths begin at `base`. Mixtures need `sides`. Classes of others are marlflow's or in `trust`; None
+    trusts all. For other runs, the newest whole checkpoint plays; if `strict`, a damaged newest checkpoint is refused.
     """
 
     def __init__(
@@ -200,14 +199,14 @@ class Entrants:
         try:
             saved = policy_of(run, member, self._size_in(run, trust))
         except CheckpointUnusable:
-            # A run that is still being trained may have removed the checkpoint since it was read.
+            # A running training may have removed the checkpoint since it was read.
             del self._runs[path]
             run = self._other(path)
             saved = policy_of(run, member, self._size_in(run, trust))
         return self._saved(label, saved, trust)
 
     def _trust_in(self, run: SavedRun, member: str) -> Collection[str] | None:
-        """Trust what a run of this user has recorded, but not a member's file that it took from elsewhere."""
+        """Trust the records of a run of this user, but not a member's file that the run imported."""
         with suppress(ConfigInvalid):
             if import_file(member) not in run.checkpoint.names and recorded_run(run.run_dir).is_own:
                 return None
@@ -270,7 +269,7 @@ class Entrants:
         theirs = [role.agents for role in run.league.members.sides.roles]
         if roles != theirs:
             raise ConfigInvalid(
-                [f"{label}: the roles of {run.run_dir} are {theirs}, and those of this run are {roles}"]
+                [f"{label}: the roles of {run.run_dir} are {theirs}, and the roles of this run are {roles}"]
             )
         mixture = [{name: weight for name, weight in of_role.items() if weight > 0} for of_role in run.league.meta]
         names = dict.fromkeys(name for of_role in mixture for name in of_role)

@@ -22,7 +22,7 @@ WINDOW_EPISODES = 100
 
 
 class EpisodeTotals(NamedTuple):
-    """Mean and sum of the returns of some agents in one episode, its env steps, and the means of what infos gave."""
+    """Mean and sum of the returns of some agents in one episode, its env steps, and the means of their info columns."""
 
     return_mean: float
     team_return: float
@@ -68,10 +68,10 @@ def _totals(agents: Sequence[str], episode: EpisodeResult) -> EpisodeTotals:
 def last_of_each_kind(
     episodes: Sequence[EpisodeResult], count: int
 ) -> tuple[list[EpisodeResult], dict[frozenset[str], int]]:
-    """Return the last `count` episodes of each kind, in their order, and the number of all by who played.
+    """Return the last `count` episodes of each kind, in their order, and the number of all episodes by players.
 
-    Episodes of one kind have the same agents with the same policies, so they count in the same windows: of more than
-    `count` at once, the first ones would leave every window again. Who played is a set of policies and versions.
+    Episodes of one kind have the same agents with the same policies, so they count in the same windows, in which only
+    the last `count` would remain. Players are a set of policies and versions.
     """
     last: list[EpisodeResult] = []
     totals: dict[tuple[Any, ...], int] = {}
@@ -103,7 +103,7 @@ class EpisodeWindow:
     team_returns: deque[float] = field(default_factory=_window)
     env_steps: deque[float] = field(default_factory=_window)
     infos: dict[str, deque[float]] = field(default_factory=dict)
-    """By info column; those that nobody gave are missing."""
+    """By info column; without the columns that no agent has given."""
 
     def add(self, totals: EpisodeTotals) -> None:
         """Append an episode."""
@@ -151,7 +151,7 @@ def spread(values: Sequence[float] | deque[float]) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationContext:
-    """How each policy was to act in an evaluation, the run's env steps, and each policy's version.
+    """The mode of each policy in an evaluation, the run's env steps, and each policy's version.
 
     `pairings` has the evaluated policy and its opponent by episode; empty: all policies play in all `episodes`.
     """
@@ -163,7 +163,7 @@ class EvaluationContext:
     episodes: int = 0
 
     def asked_of(self, policy: str) -> int:
-        """Return how many episodes of a policy were asked for."""
+        """Return how many episodes of a policy were requested."""
         if not self.pairings:
             return self.episodes
         return sum(pairing.policy == policy for pairing in self.pairings)
@@ -204,7 +204,7 @@ def policies_evaluated(results: Evaluated, context: EvaluationContext) -> dict[s
     played: dict[str, list[tuple[EpisodeResult, EpisodeTotals]]] = {}
     for episode in results.episodes:
         for name, totals in totals_by_policy(episode).items():
-            # Where opponents are named, an episode counts for the evaluated policy and not for its opponent.
+            # With opponents, an episode counts for the evaluated policy and not for its opponent.
             if not context.pairings or context.pairings[episode.episode].policy == name:
                 played.setdefault(name, []).append((episode, totals))
     modes = {name: results.acted.get(name) or mode_in(context.modes, name, name) for name in played}

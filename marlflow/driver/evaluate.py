@@ -28,7 +28,7 @@ from marlflow.sampling.protocol import EvaluationRequest, Matchup
 from marlflow.sampling.receipts import Evaluated, Fault
 
 EPISODES, GAMES = 100, 400
-"""How many episodes of a run's policies together, and games of each pair, are played by default."""
+"""The default numbers of episodes of a run's policies together, and of games of each pair."""
 _MOST_GAMES = 10_000_000
 
 
@@ -92,10 +92,10 @@ def evaluate(  # noqa: PLR0913, PLR0917  all but one have defaults
     """Evaluate the policies of the run in folder `run`, as they are at a `checkpoint` (see `load`).
 
     Without `against`, the run's policies play `episodes` (default 100) episodes together, with the agents that they had
-    in training; in a league, where agents are assigned anew for each episode, they play against `random`. With
-    `against`, each of `members` (default: all policies that learn) plays `episodes` (default 400) games against each
-    opponent, equally often on each side that it can play, with the opponent on all other sides; `episodes` is rounded
-    up to make that possible.
+    in training. In a league each episode has its own assignment of policies to agents, so there the policies play
+    against `random`. With `against`, each of `members` (default: all policies that learn) plays `episodes` (default
+    400) games against each opponent, equally often on each side that it can play, with the opponent on all other sides;
+    `episodes` is rounded up to make that possible.
 
     Members and opponents are members or policies of the run; `random`; `team`, the run's policies as they were trained;
     `mixture`, the meta-strategy of a PSRO run; the folder of another run, or `<folder>:<member>`; or an exported file.
@@ -103,7 +103,7 @@ def evaluate(  # noqa: PLR0913, PLR0917  all but one have defaults
     distribution or greedy; `greedy`; or `sampled`. Otherwise a run's policies together act as in the run's own
     evaluation, and in games against others as learned, unless the league's `snapshots.acts` says more.
 
-    `workers=0` plays in this process, a higher number on Ray. The seeds differ from those of training, and the same
+    `workers=0` plays in this process, a higher number on Ray. The seeds differ from the seeds of training, and the same
     arguments play the same games. `experiment`, `trust` and `strict` are as for `load`. `env` has settings of the
     environment in place of the run's, as in its configuration: `{"batched": False, "arguments.penalty": 0.1}`.
 
@@ -144,7 +144,7 @@ def _check_playable(finished: FinishedRun) -> None:
         raise ConfigInvalid(problems)
     if callable(finished.checked.spec.mapping):
         raise ConfigInvalid(
-            ["the environment does not declare its agents, so nobody can be seated; see possible_agents"]
+            ["the environment does not declare its agents, so no policy can be assigned to one; see possible_agents"]
         )
 
 
@@ -162,7 +162,7 @@ def _tournament(
         team = entrants.own_team()
         return Tournament(sides, (), team, seed, team_games(team, checked.agents, episodes or EPISODES))
     if sides is None:
-        raise ConfigInvalid([f"{checked.agents[0]!r} is the only side of this game, so nobody can play against it"])
+        raise ConfigInvalid([f"{checked.agents[0]!r} is the only side of this game, so it has no rival"])
     live = [name for name in checked.spec.learning if name in finished.saved.names]
     pairs = found_pairs(entrants, members or live, [RANDOM] if against is None else _several(against), sides)
     return Tournament(sides, pairs, None, seed, list(pair_games(pairs, sides, episodes or GAMES, seed)))
@@ -185,7 +185,7 @@ def _spec(spec: RunSpec, tournament: Tournament, workers: int) -> RunSpec:
         offline=False,
         recording=None,
         opponents={},
-        # RunSpec has room for one fault more than a run tolerates, which the driver would count.
+        # RunSpec tolerates one fault more than a run does, because the driver counts that one.
         tolerated_faults=spec.tolerated_faults - 1,
     )
 
@@ -208,7 +208,7 @@ def _play(checked: CheckedExperiment, tournament: Tournament, modes: EvaluationM
                 raise StopIteration
             return begun(play())
 
-        # An executor, because it also runs in a notebook, whose event loop is running already.
+        # An executor, which also works in a notebook, where an event loop is running already.
         Executor(Plan("evaluate", source(play_once, name="Play")), lambda _plan, _item: None).run_sync()
     finally:
         runtime.close()

@@ -1,4 +1,4 @@
-"""Evaluation episodes of a run, and warnings of evaluations and self-play whose returns say nothing."""
+"""Evaluation episodes of a run, and warnings of evaluations and self-play whose returns are meaningless."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ class Evaluator(Service):
         versions = {name: published.version for name, published in weights.items()}
         pairings = self._pairings.dealt(episodes)
         context = EvaluationContext(self._modes, self._metrics.env_steps, versions, pairings, episodes)
-        # Where opponents are named, each policy plays `episodes` episodes of its own; all pairings come in turn, so
-        # that each has its part if there is no time for all episodes.
+        # If there are opponents, each policy plays `episodes` episodes against them. Pairings alternate, so that each
+        # gets its part if there is no time for all episodes.
         order = in_turn(pairings) or range(episodes)
         matchups = [pairings[number].matchup for number in order] if pairings else None
         request = EvaluationRequest(order, weights, matchups, self._modes, within_s=within_s)
@@ -171,7 +171,7 @@ class TimeShare:
 
 
 def in_turn(pairings: Sequence[Pairing]) -> list[int]:
-    """Return the numbers of the pairings in an order in which the different ones alternate."""
+    """Return the numbers of the pairings in alternating order."""
     rounds: dict[tuple[object, ...], int] = {}
     order = []
     for number, pairing in enumerate(pairings):
@@ -188,7 +188,7 @@ _TOLERANCE = 1e-6
 def same_games(episodes: Sequence[EpisodeResult], settings: Evaluation) -> str | None:
     """Return a warning if evaluation episodes of the same players were all identical, else None."""
     games, matchups = {game(episode) for episode in episodes}, {(*episode.matchup.items(),) for episode in episodes}
-    # Different seatings are different games, and one episode each cannot repeat anything.
+    # Episodes with different seatings are different games, so single ones cannot be repetitions.
     if len(games) > len(matchups) or len(episodes) == len(matchups):
         return None
     same = "the same game" if len(games) == 1 else f"{len(games)} games, one for each seating"

@@ -72,7 +72,7 @@ def _policy_rows(evaluations: Mapping[str, EvaluationResult], units: Units) -> I
 
 def _pair_rows(evaluations: Mapping[str, EvaluationResult], units: Units) -> Iterator[list[str]]:
     every = [one for evaluation in evaluations.values() for one in evaluation.comparisons]
-    # Where one side's gain is no other's loss, nobody wins.
+    # Wins, draws and losses are defined only in constant-sum games.
     outcomes = any(one.results is not None and one.results.is_constant_sum for one in every)
     names = list(dict.fromkeys(side for one in every for side in one.by_side))
     sides = names if len(names) > 1 else []
@@ -151,7 +151,7 @@ def _self_play_notes(evaluation: EvaluationResult) -> Iterator[str]:
     if is_constant_sum(scores):
         reason = "what one wins the others lose, so its return says nothing"
     elif not any(map(any, scores)):
-        # Draws look like the episodes of a team that has reached nothing.
+        # An episode of a team that reached nothing looks like a draw.
         reason = "all scored 0; if what one wins the others lose, its return says nothing"
     else:
         return
@@ -270,7 +270,7 @@ def _results(results: Results) -> dict[str, Any]:
 
 
 def as_csv(evaluation: EvaluationResult) -> str:
-    """Return one line for each pair, and for each side of it, with the ends of intervals in columns of their own."""
+    """Return one line for each pair, and for each side of it, with the ends of intervals in separate columns."""
     written = io.StringIO()
     writer = csv.writer(written, lineterminator="\n")
     ends = [f"{name}{end}" for name in _ESTIMATES for end in ("", "_low", "_high")]

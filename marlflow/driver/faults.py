@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class WrappedWorkers:
-    """Workers that pass each call on to `workers`; subclasses override what they change, or `_call` for all calls."""
+    """Workers that pass each call on to `workers`; subclasses override single methods, or `_call` for all calls."""
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
@@ -67,7 +67,8 @@ _CONSEQUENCES: Mapping[FaultKind, str] = {
 class FaultBudget(Service):
     """Counts faults by kind; `failure` is the error that ends the run, once a kind exceeds `allowed`.
 
-    `metrics` count faults that no receipt has, for reports. `observe`, if set, receives each fault, with its count.
+    `metrics` count the faults that are in no receipt, for reports. `observe`, if set, receives each fault, with its
+    count.
     """
 
     def __init__(self, allowed: Faults, metrics: RunMetrics, notify: Callable[[str], None]) -> None:
@@ -79,7 +80,7 @@ class FaultBudget(Service):
         self.spent = dict.fromkeys(FaultKind, 0)
 
     def faulted(self, fault: Fault) -> None:
-        """Count a fault that no receipt and no update has."""
+        """Count a fault that is in no receipt and no update."""
         self._metrics.faulted([fault])
         self.spend(fault)
 
@@ -127,7 +128,7 @@ class FaultBudget(Service):
             self.spend(fault)
 
     def report_environment_faults(self) -> None:
-        """Let the metrics have the environment faults of a round that failed: its receipts are lost."""
+        """Add the environment faults of a failed round to the metrics, because its receipts are lost."""
         self._metrics.faults |= {kind.value: self.spent[kind] for kind in FaultKind if kind.of_environment}
 
     def _beyond(self, fault: Fault, before: int) -> MarlflowError:

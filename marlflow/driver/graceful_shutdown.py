@@ -43,8 +43,8 @@ class GracefulShutdown:
     """Lets a first signal request the end of the run; a second SIGINT raises at once.
 
     `requested` is a key of REASONS, or None. The run then has `grace_period_s` seconds to finish, before the process
-    sends itself SIGINT. Soon after a request, a thread calls `on_request`. `explain` returns what keeps the run from
-    finishing, if known. `failure` is the error passed to `fail`.
+    sends itself SIGINT. Soon after a request, a thread calls `on_request`. `explain` returns the reason why the run has
+    not finished yet, if known. `failure` is the error passed to `fail`.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class GracefulShutdown:
         if not self._finished_event.is_set():
             self._on_request()
             self._notify("finishing this round; interrupt again to stop at once")
-        # Asked twice: which call hangs is known only after some seconds.
+        # Called twice, because the hanging call is known only after some seconds.
         for pause_s in (0.0, min(_EXPLAINED_AFTER_S, self._grace_s)):
             if self._finished_event.wait(pause_s) or self._explain_delay():
                 break

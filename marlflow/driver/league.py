@@ -1,4 +1,4 @@
-"""What a league needs of a run: its dealer, matches between rounds or during them, metrics, and resets of learners."""
+"""Runs a league within a run: saves its dealer, plays its matches, reports its metrics, and resets its learners."""
 
 from __future__ import annotations
 
@@ -92,14 +92,14 @@ def _player(league: LeagueMatchmaker, policy: str) -> LeaguePlayerMetrics:
 
 @dataclass(slots=True)
 class MatchTimes(Service):
-    """Seconds that rounds waited for games of matches, and for choosing these and computing meta-strategies."""
+    """Seconds that rounds waited for games of matches, and for choosing these games and computing meta-strategies."""
 
     match_s: float = 0.0
     solve_s: float = 0.0
 
     @property
     def total_s(self) -> float:
-        """Both together."""
+        """The sum of both times."""
         return self.match_s + self.solve_s
 
     def state(self) -> Tree:
@@ -112,9 +112,9 @@ class MatchTimes(Service):
 def with_matches(
     workers: Workers, referees: Workers | None, dealer: Dealer, waits: bool, budget: FaultBudget, times: MatchTimes
 ) -> Workers:
-    """Return `workers` that deal, with the matches of the dealer's matchmaker.
+    """Return `workers` that also have the matches of the dealer's matchmaker played: by `referees`, if there are any.
 
-    With `waits`, rounds wait for `referees` too, because the results decide how the next round is dealt.
+    With `waits`, rounds wait for the games of referees too, because the results decide how the next round is dealt.
     """
     matchmaker = dealer.matchmaker
     if referees is None:
@@ -125,10 +125,10 @@ def with_matches(
 
 
 class MatchingWorkers(WrappedWorkers):
-    """Workers that wait before each round for the matches of `matchmaker`, by the weights of the round's request.
+    """Workers that wait before each round until `players` have played the matches of `matchmaker`.
 
-    `players` play them. A round is therefore dealt by the meta-strategies that follow from these matches. Asynchronous
-    workers that are collecting continue.
+    Matches use the weights of the round's request. A round is therefore dealt by the meta-strategies that follow from
+    these matches. Asynchronous workers that are collecting continue meanwhile.
     """
 
     def __init__(
@@ -161,11 +161,11 @@ class MatchingWorkers(WrappedWorkers):
 
 
 class RefereedWorkers(MatchingWorkers):
-    """Workers with referees, `players`, which play the matches of `matchmaker` in the meantime, one set at a time.
+    """Workers with referees (`players`), which play one set of matches of `matchmaker` at a time while workers collect.
 
-    A set is played by the weights of the request before which it was dealt. It counts before the next round once all of
-    its games have been played. While it is played, it is `under_way`: `collect_next(None)` waits for it, and returns an
-    empty round.
+    A set is chosen before a round, and played with the weights of this round's request. Its results are counted before
+    the first round that begins after all of its games have been played. A set that is being played counts as
+    `under_way`: if nothing else is, `collect_next(None)` waits for it, and returns an empty round.
     """
 
     # The set that is being played, and its results by attempt.
@@ -224,7 +224,7 @@ def _unplayed(games: EvaluationRequest, evaluated: Evaluated) -> EvaluationReque
 
 
 class _Referees(WrappedWorkers):
-    """Referees that are sent the frozen entries of their matchups."""
+    """Referees whose requests have the frozen entries of their matchups."""
 
     def __init__(self, workers: Workers, dealer: Dealer) -> None:
         super().__init__(workers)
@@ -271,8 +271,8 @@ class LearnerResets(Service):
     def reset_learner(self, reset: Reset) -> None:
         """Reset the learner of a policy.
 
-        Raises MatchmakerFailed if the frozen policy to begin with is of another network, ActorLost if the learner is
-        lost meanwhile.
+        Raises MatchmakerFailed if the snapshot whose parameters it is to take has another network, ActorLost if the
+        learner is lost meanwhile.
         """
         learner = self._spec.learner_of(reset.policy)
         assert learner is not None, "checked before the run: only policies that learn are reset"

@@ -43,7 +43,7 @@ class LearnerTotals:
     staleness: float | None = None
     since_report: list[Update] = field(default_factory=list)
     has_staleness: bool = True
-    """Whether the rows' versions are its own; those of other policies say nothing about staleness."""
+    """Whether rows have versions of its own policies; versions of other policies say nothing about staleness."""
     played: EpisodeWindow = field(default_factory=EpisodeWindow)
     evaluation: tuple[float, float] | None = None
     """Mean return per agent, and of the sum over agents, in the last evaluation."""
@@ -76,7 +76,7 @@ class LearnerTotals:
             self.played.add(totals)
 
     def evaluated(self, episodes: Sequence[EpisodeResult]) -> None:
-        """Store an evaluation in which all policies played together."""
+        """Store an evaluation of all policies together."""
         played = [totals for episode in episodes if (totals := totals_of_policies(episode, self.members)) is not None]
         if played:
             self.evaluation = fmean(one.return_mean for one in played), fmean(one.team_return for one in played)
@@ -101,7 +101,7 @@ class LearnerTotals:
         counts = [update.updates for update in self.since_report]
         total = sum(counts)
         shares = [(update, count / total) for update, count in zip(self.since_report, counts, strict=True)]
-        # A loss term that some updates lack, such as that of a delayed policy update, is averaged over the others.
+        # A loss term that some updates lack, such as the actor's in TD3, is averaged over the others.
         terms = dict.fromkeys(name for update in self.since_report for name in update.loss)
         loss = {name: _mean([(u.loss[name], u.updates) for u in self.since_report if name in u.loss]) for name in terms}
         staleness = sum(u.staleness_mean * share for u, share in shares)

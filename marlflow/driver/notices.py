@@ -1,4 +1,4 @@
-"""Notices of a run: the header of run.log, what learners say, where a run resumes, and who has not learned."""
+"""Notices of a run: the header of run.log, messages of learners, where it resumes, and learners without an update."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Notices(Service):
 def why_never_updated(checked: CheckedExperiment, name: str, totals: LearnerTotals, agent_steps_sampled: int) -> str:
     """Return one sentence on a learner whose `totals` have no update.
 
-    `agent_steps_sampled` are those of all policies that it learns from.
+    `agent_steps_sampled` counts the agent steps of all policies that it learns from.
     """
     learner = checked.spec.learners[name]
     learner_text = f"policy {name}" if learner.members == (name,) else f"learner {name}"
@@ -105,11 +105,11 @@ def _settings(checked: CheckedExperiment, name: str, needed: int) -> Iterator[st
     where = checked.experiment.path_of_learner(name)
     for field in fields(algorithm) if is_dataclass(algorithm) else ():
         value = getattr(algorithm, field.name)
-        # Dependence is found by experiment: change one integer setting, and see whether the plan needs another number.
+        # Found by trial: change one integer setting, and see whether the plan needs another number.
         if field.init and type(value) is int:
             try:
                 depends = _needed(checked, name, replace(algorithm, **{field.name: 2 * value + 1})) != needed
-            except Exception:  # noqa: BLE001  an algorithm of the user's may refuse the value with any error
+            except Exception:  # noqa: BLE001 a user's algorithm may refuse the value with any error
                 continue
             if depends:
                 yield f"{where}.algorithm.{field.name}"

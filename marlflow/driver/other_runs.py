@@ -23,7 +23,7 @@ from marlflow.runs.saved_runs import newest
 def with_saved_members(experiment: Experiment, run_dir: Path) -> Experiment:
     """Return an experiment that takes everything of other runs from a run's checkpoint; their folders may be gone.
 
-    That is members of its league, frozen policies, and parameters that policies began with. Raises CheckpointUnusable
+    These are members of its league, frozen policies, and parameters that policies began with. Raises CheckpointUnusable
     if there are any, and no checkpoint.
     """
     everybody = {**experiment.policies, "": experiment.default_policy}
@@ -42,7 +42,7 @@ def _with_copies(name: str, policy: Policy, checkpoint: Checkpoint) -> Policy:
         policy = replace(policy, init=with_copies(policy.init, checkpoint.path))
     if isinstance(frozen := policy.algorithm, Frozen):
         files = [import_file(one) for one in ([name] if name else notes_of(checkpoint).identity["policies"])]
-        # Of default_policy, any policy's copy is the same.
+        # Without a name, `policy` is default_policy: any of its policies has the same copy.
         if saved := [file for file in files if file in checkpoint.names]:
             policy = replace(policy, algorithm=with_copies(frozen, checkpoint.path / tensors_file(saved[0])))
     return policy
@@ -57,7 +57,7 @@ def _with_saved_league(experiment: Experiment, league: League, run_dir: Path) ->
 
 
 def files_of_other_runs(checked: CheckedExperiment) -> dict[str, Callable[[], bytes]]:
-    """Return the files of checkpoints with parameters of other runs, by name, and what makes their contents."""
+    """Return the files of checkpoints with parameters of other runs: by name, a function that makes the contents."""
     algorithms = {name: policy.algorithm for name, policy in checked.spec.policies.items()}
     files: dict[str, Callable[[], bytes]] = {
         import_file(name): partial(to_export, algorithm.saved)
@@ -70,7 +70,7 @@ def files_of_other_runs(checked: CheckedExperiment) -> dict[str, Callable[[], by
 
 
 def source_of(checked: CheckedExperiment, policy: str) -> dict[str, Any]:
-    """Return where a policy's parameters are from, if from another run."""
+    """Return the source of a policy's parameters, if it is another run."""
     experiment, league = checked.experiment, checked.experiment.league
     if league is not None and policy in league.members:
         return {}

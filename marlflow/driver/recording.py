@@ -23,7 +23,7 @@ def recording(
 ) -> DatasetTarget | None:
     """Create the dataset that the run records; None if it records nothing.
 
-    The experiment has passed `record_problems`. Raises ConfigInvalid if the folder has a dataset of something else.
+    The experiment has passed `record_problems`. Raises ConfigInvalid if the folder has another dataset.
     """
     settings = experiment.record
     if settings is None:
@@ -47,7 +47,7 @@ def recording(
 
 
 def forget_recorded_after(checkpoint: Checkpoint, run_dir: Path, target: DatasetTarget | None) -> None:
-    """Remove what the run recorded after `checkpoint`, before any worker runs."""
+    """Remove the rows that the run recorded after `checkpoint`, before any worker runs."""
     notes = notes_of(checkpoint)
     folders = {(run_dir / _FOLDER).resolve()} | ({Path(target.folder)} if target is not None else set())
     for folder in folders:

@@ -15,8 +15,9 @@ from marlflow.sampling.worker import worker_name
 log = logging.getLogger("marlflow")
 
 REPORT_AFTER_S = 30.0
-"""Environment calls that take longer are logged, again and again while they run."""
-# Rate limit of lines of all workers together; one that prints in each step would flood the console and run.log.
+"""Environment calls that take longer are logged repeatedly while they run."""
+# Rate limit of the lines of all workers together; an environment that prints in each step would flood the console and
+# run.log.
 _BURST, _EVERY_S = 100, 1.0
 _LEFT_OUT_EVERY_S = 60.0
 """The shortest interval between two notices of lines left out, apart from the last one."""
@@ -82,7 +83,7 @@ class Relay:
         self._left_out[worker] = self._left_out.get(worker, 0) + lines
         if file and self._files.get(worker) != file:
             self._files[worker] = file
-            log.info("all that %s prints is in %s, and in .err beside it", self._name_of(worker), file)
+            log.info("all that %s prints is in %s, and in the .err file next to it", self._name_of(worker), file)
         if perf_counter() >= self._report_left_out_at_s:
             self._report_left_out()
             self._report_left_out_at_s = perf_counter() + _LEFT_OUT_EVERY_S
@@ -93,7 +94,7 @@ class Relay:
         workers, lines = sorted(self._left_out), sum(self._left_out.values())
         self._left_out.clear()
         files = [self._files[worker] for worker in workers if worker in self._files]
-        where = f"; all that it printed is in {files[0]}, and in .err beside it" if files else ""
+        where = f"; all that it printed is in {files[0]}, and in the .err file next to it" if files else ""
         if len(workers) > 1 and files:
             folders = ", ".join(sorted({os.path.dirname(file) for file in files}))
             where = f"; all that they printed is in {folders}, and run.log names the file of each"

@@ -91,7 +91,7 @@ class Reporting(Service):
             self._report_dropped(self._lines.dropped, checkpoint.env_steps)
 
     def _report_dropped(self, lines: Sequence[str], env_steps: int) -> None:
-        # A user may miss the final evaluation, which a run reports after its last checkpoint.
+        # Users may look for the final evaluation, which a run reports after its last checkpoint.
         count, kept = ("1 report is", "it") if len(lines) == 1 else (f"{len(lines)} reports are", "the last of them")
         text = (
             f"{count} dropped from {METRICS}, made after the checkpoint at {env_steps:,} env steps: the run continues "
@@ -111,7 +111,7 @@ class Reporting(Service):
             self._failed(write_fault(path, error))
 
     def save(self, env_steps: int, save: Callable[[int], Path]) -> Path:
-        """Save a checkpoint with `save`, whose argument is the number of reports; raises what that raises."""
+        """Save a checkpoint with `save`, whose argument is the number of reports; raises its errors."""
         # The checkpoint's notes count the lines of metrics.jsonl, which must be on disk by then.
         if self._lines is not None:
             self._write(self._metrics_path, self._lines.sync)
@@ -199,7 +199,7 @@ class ReportTiming(Service):
 
 
 def _stages_of_rounds(plan: Together) -> tuple[list[str], list[str]]:
-    """Return the stages that collect rounds, and those that publish weights, as `plan/stage`."""
+    """Return the stages that collect rounds, and the stages that publish weights, as `plan/stage`."""
     owner_of = owners(plan)
     named = {f"{owner_of[id(stage)]}/{stage.name}": stage for stage in all_stages(plan)}
     collecting = [name for name, stage in named.items() if stage.kind is Kind.SOURCE and id(stage) in plan.shared]

@@ -21,8 +21,8 @@ from marlflow.runtime.protocol import Runtime
 class Run:
     """A run, resumed from `checkpoint` if there is one.
 
-    What it does besides executing its plan, its services do: see RunServices. `last` is the last report, `stopped_by`
-    the reason why the run ended.
+    The run executes its plan; its services do everything else (see RunServices). `last` is the last report,
+    `stopped_by` the reason why the run ended.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Run:
         # A signal may also have come while the run was ending.
         self.stopped_by = self._shutdown.requested or self.stopped_by
         self.report()
-        # Closed last: an environment that hangs or crashes here can no longer harm what is saved.
+        # Closed last: an environment that hangs or crashes here can no longer harm the saved files.
         if faults := self._runtime.close_environments():
             for fault in faults:
                 self.budget.faulted(fault)

@@ -95,7 +95,10 @@ class PolicyTotals:
 
 
 class RunMetrics(Service):
-    """Totals of a run; `learners` has each learner's policies, `learners_of_others` those that use others' rows."""
+    """The totals of a run.
+
+    `learners` has each learner's policies, `learners_of_others` the learners that learn from rows of other policies.
+    """
 
     def __init__(
         self,
@@ -260,7 +263,7 @@ class RunMetrics(Service):
         published: Mapping[str, Weights],
         object_store_bytes: int | None = None,
     ) -> Report:
-        """Return the current report, with the last evaluations, and without what other services add.
+        """Return the current report, with the last evaluations, and without the metrics of other services.
 
         `training_s` is the time up to the last round, without evaluations and matches. `env_steps_per_s` is the rate
         since the last report with fewer env steps.

@@ -22,7 +22,7 @@ from marlflow.runs.saved_runs import Which, chosen
 from marlflow.runtime.resources import Machines
 from marlflow.runtime.spec import Resources
 
-# It needs none of the resources that training was given.
+# Acting needs none of the resources of training.
 _PLENTY = Machines([{"CPU": 1e6, "GPU": 1e6}], here=False)
 
 
@@ -44,11 +44,11 @@ def finished_run(
     strict: bool = False,
     env: Mapping[str, Any] | None = None,
 ) -> Iterator[FinishedRun]:
-    """Open a checkpoint of a run; in the context, the working folder is the one in which the run was started.
+    """Open a checkpoint of a run; in the context, the working folder is the folder where the run was started.
 
-    Without `experiment`, it is built again from the folder; if the run is not this user's own, what is none of
-    marlflow's parts is imported only if it is in `trust` (None: any), with the settings `env` of its environment. If
-    `strict`, no checkpoint is used in place of a damaged one. Raises InvalidInput.
+    Without `experiment`, it is built again from the folder; if another user made the run, names outside marlflow's
+    parts are imported only if they are in `trust` (None: all). `env` replaces settings of its environment. If `strict`,
+    no checkpoint is used in place of a damaged one. Raises InvalidInput.
     """
     run_dir = run_dir.absolute()
     saved = saved_run(run_dir, chosen(run_dir, which, lambda: evaluation_scores(run_dir), strict))
@@ -59,7 +59,8 @@ def finished_run(
         return
     recorded = recorded_run(run_dir)
     with recorded.working():
-        # The environment is that of the run, because it was recorded; JSON has no tuples, which identities tell apart.
+        # The environment is the run's, because it was recorded; JSON has no tuples, and identities distinguish them
+        # from lists.
         built = recorded_experiment(run_dir, recorded, trust, env or {})
         checked = checked_experiment(built, saved, ("policies", "league"))
         yield FinishedRun(saved, checked, recorded.started_in)
@@ -70,7 +71,7 @@ def checked_experiment(
 ) -> CheckedExperiment:
     """Check the experiment of a run, without its placement; opens the environment once.
 
-    Raises ConfigInvalid with every problem, and CheckpointUnusable if these `parts` are not those of the run.
+    Raises ConfigInvalid with every problem, and CheckpointUnusable if these `parts` differ from the run's.
     """
     checked = ready(with_saved_members(_without_placement(experiment), run.run_dir), _PLENTY)
     if problems := list(identity_differences(run.checkpoint, checked, parts)):

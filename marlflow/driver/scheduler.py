@@ -30,7 +30,7 @@ class Scheduler(Service):
         # By learner: the agent steps sampled before its last reset.
         self._began_at = dict.fromkeys(spec.learners, 0)
         self._settings: dict[str, Mapping[str, float]] = {}
-        # By learner with a part that reads costs: the totals of its policy.
+        # For each learner with a part that reads costs: the totals of its policy.
         self._costs: dict[str, Mapping[str, float]] = {}
 
     def now(self) -> dict[str, dict[str, float]]:
@@ -46,7 +46,7 @@ class Scheduler(Service):
         return self._by_policy(by_learner)
 
     async def after_round(self, round: Round) -> None:
-        # Before the rows that were sampled with these costs reach the learner.
+        # Called before the rows that were sampled with these costs reach the learner.
         self._send_costs()
 
     def _send_costs(self) -> None:

@@ -12,7 +12,7 @@ from marlflow.sampling.saved_state import ResumeReport
 
 
 class Service:
-    """Base class of a run's services: override what is needed; every method does nothing by default.
+    """Base class of a run's services: override methods as needed; every method does nothing by default.
 
     A run begins, collects rounds and updates learners, ends its training, evaluates, reports and closes. `services.py`
     has the order in which services are called. `failure` is the error that the run raises at its end, if any.
@@ -21,14 +21,14 @@ class Service:
     failure: MarlflowError | None = None
 
     def state(self) -> Tree:
-        """Return what a resumed run has to know; None: nothing. Called at rest, for each checkpoint."""
+        """Return the state that a resumed run needs; None: nothing. Called at rest, for each checkpoint."""
         return None
 
     def load_state(self, state: Tree) -> None:
         """Restore what `state` returned; called before `begin`, if it was not None."""
 
     def resumed(self, checkpoint: Checkpoint, report: ResumeReport) -> None:
-        """Continue from a checkpoint, once the states of all services are restored; `report` says what is lost."""
+        """Continue from a checkpoint, once the states of all services are restored; `report` has the losses."""
 
     def begin(self) -> None:
         """Begin to train."""
@@ -46,7 +46,7 @@ class Service:
         """Handle the end of training, whatever ended it."""
 
     def at_end(self) -> None:
-        """Evaluate what was trained; called after training that no signal and no exceeded fault budget ended."""
+        """Evaluate the trained policies after training, unless a signal or an exceeded fault budget ended it."""
 
     def close(self) -> None:
         """Handle the end of the run, after its last report."""

@@ -1,4 +1,4 @@
-"""The services of a run: what each is made from, and the order in which they are called."""
+"""The services of a run: how each is made, and the order of their calls."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ from marlflow.sampling.receipts import Fault
 class RunServices:
     """A run's processes, started; the executor of its plan; and its services, made from the checked experiment.
 
-    `by_name` has the services in the order in which they are called, by the names under which checkpoints have their
-    states. The other attributes are what the run itself asks. `report` writes a report, and `save` a checkpoint.
+    `by_name` has the services in the order of their calls, by the names of their states in checkpoints. The other
+    attributes are services that the run itself uses. `report` writes a report, and `save` a checkpoint.
     """
 
     def __init__(
@@ -109,14 +109,14 @@ class RunServices:
         )
         dealing = None if self._dealer is None else Dealing(self._dealer, metrics, self._match_times, nash_conv)
         services: dict[str, Service | None] = {
-            # First: time that the services below take belongs to the next round, or to what is excluded.
+            # First: the time of the services below counts for the next round, or is excluded.
             "clock": clock,
-            # Before all that read the totals, which are to include the round.
+            # Before all services that read the totals, which must include the round.
             "tally": metrics,
             "schedules": scheduler,
             "reporting": self.reporting,
             "faults": budget,
-            # Before the progress: a plan ends in the round after the one that read the end of its dataset.
+            # Before the progress of datasets: a plan ends in the round after the one that read the end of its dataset.
             "ended": stops,
             "handed_out": progress,
             "notices": notices,
@@ -131,7 +131,7 @@ class RunServices:
             # The last checkpoint is written before the deadline of the last evaluation is set.
             "checkpoints": checkpoints,
             "time_limit": time_limit,
-            # Last: a callback that fails in `state` is a fault, which the states above are without.
+            # Last, because a callback that fails in `state` is a fault, which the states above must not contain.
             "callbacks": callbacks,
         }
         self.by_name = {name: service for name, service in services.items() if service is not None}

@@ -29,7 +29,7 @@ _LOOKS_EVERY_S = 1.0
 
 
 class RunClock(Service):
-    """Measures the seconds of a run, including those before a resume.
+    """Measures the seconds of a run, including the time before a resume.
 
     `began_s` is the start in seconds of time.perf_counter, as if the run had never stopped. `training_s` is the time up
     to the last round without `evaluated_s`, the seconds of evaluations and matches so far: `env_steps_per_s` is the
@@ -84,7 +84,7 @@ class TimeLimit(Service):
 
     def limit_training(self) -> None:
         """End later requests when training ends, and updates soon after."""
-        # The rows of a round that ends with the time are learned from, if that does not take long.
+        # The learners still use the rows of a round that the deadline ended, if that does not take long.
         if (ends_s := self.training_ends_s) is not None and self._limit(ends_s):
             self._runtime.end_updates_at(ends_s + updates_finish_s(self._stop))
 
@@ -105,7 +105,7 @@ class TimeLimit(Service):
 def updates_finish_s(stop: Stop) -> float:
     """Return the seconds in which updates may still finish after the end of training, or after a signal.
 
-    Longer ones end between two minibatches, which leaves most of the grace period to the checkpoint.
+    Longer updates end between two minibatches, which leaves most of the grace period to the checkpoint.
     """
     return min(_UPDATES_FINISH_S, stop.grace_period_s / 4)
 
@@ -173,10 +173,10 @@ class StopConditions(Service):
                 reason = "enough" if self._is_done(name) else "all that was recorded"
                 self._end(name)
                 learner_has = f"policy {name} has" if learner.members == (name,) else f"learner {name} has"
-                self._notify(f"{learner_has} learned {reason}: its plan ends, it goes on acting")
+                self._notify(f"{learner_has} learned {reason}: its plan ends, and it continues to act")
 
     def state(self) -> Tree:
-        # With the condition: a resumed run may have another, and the learner then learns again.
+        # Saved with the condition: a resumed run may have another one, and then the learner continues to learn.
         return {name: asdict(self._experiment.learner(name).stop) for name in sorted(self._ended)}
 
     def load_state(self, state: Tree) -> None:

@@ -1,7 +1,7 @@
-"""The weights of frozen entries, in memory up to a limit and in files of the run's folder.
+"""Stores the weights of frozen entries, such as a league's snapshots: all in files, and some also in memory.
 
-Each entry is written once, when it is frozen; checkpoints link its file. The entries that were dealt last are in
-memory.
+Each entry is written once, when it is frozen; checkpoints link its file. Memory holds the most recently dealt entries,
+up to a limit.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ MEMBERS = Path("league", "members")
 
 
 class StoredMembers(FrozenStore):
-    """A FrozenStore that keeps at most `memory_bytes` of parameters in memory, the least recently dealt on disk only.
+    """A FrozenStore with at most `memory_bytes` of weights in memory; the least recently dealt ones are on disk only.
 
-    The files are in `league/members` of `run_dir`, which is emptied first. A file that cannot be written is reported
-    once, and those weights stay in memory. Raises SnapshotLost if weights are on disk only, and their file is gone, and
-    ConfigInvalid if a link leads out of `run_dir`.
+    The files are in `league/members` of `run_dir`, which is emptied first. If a file cannot be written, a warning is
+    logged once, and its weights stay in memory. Raises SnapshotLost if weights are on disk only and their file is gone,
+    and ConfigInvalid if a link leads out of `run_dir`.
     """
 
     def __init__(self, run_dir: Path, driver: InlinePlace, memory_bytes: int) -> None:
         self._folder, self._driver, self._memory_bytes = run_dir / MEMBERS, driver, memory_bytes
-        # All entries, without weights, in order of arrival; and those with a file.
+        # All entries, without weights, in the order in which they were added; and the entries that have a file.
         self._headers: dict[str, FrozenPolicy] = {}
         self._on_disk: set[str] = set()
         # Weights in memory or their references, the least recently dealt first, and their sizes.
@@ -101,7 +101,7 @@ class StoredMembers(FrozenStore):
         try:
             content = frozen_bytes(frozen, self._driver.fetch)
         except ActorLost as error:
-            # Workers may have them still, and if not, the run ends at its next checkpoint or round.
+            # Workers may still have the weights; if not, the run ends at its next checkpoint or round.
             log.warning("%s has no file: %s", entry, error)
             return 0
         path = self.file(entry)
@@ -154,7 +154,7 @@ class StoredMembers(FrozenStore):
         return self[entry]
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Take the entries of a checkpoint, without loading them; raise CheckpointUnusable if one is malformed."""
+        """Add the entries of a checkpoint, without loading them; raise CheckpointUnusable if one is malformed."""
         for entry, name in entries_in(checkpoint).items():
             content = checkpoint.read(name)
             self._headers[entry] = _with_flat(frozen_from(entry, from_bytes(content)), None)

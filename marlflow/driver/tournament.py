@@ -52,7 +52,7 @@ class Tournament:
 
     @property
     def worker_seed(self) -> int:
-        """The seed of the workers, apart from that of training."""
+        """The seed of the workers, different from the seed of training."""
         return key(self.seed, *b"evaluate") >> 33
 
     @property
@@ -76,7 +76,7 @@ class Tournament:
         for shown, policy in sorted(
             {(one.shown(a), one.policies[a].name) for g in self.games for a, one in g.seating.items()}
         ):
-            # `random` has a policy for each kind of agent: one random number is enough.
+            # `random` has a policy for each kind of agent; it was sampled if one of them drew a random number.
             if policy in modes and found.get(shown) != "sampled":
                 found[shown] = modes[policy]
         return found

@@ -202,7 +202,7 @@ def _run(
                 run = Run(checked, info, runtime, run_console, relay, shutdown, checkpoint)
                 stack.push(run.close)
                 if checkpoint is not None:
-                    # Only now: a resume that fails to start leaves the files as they were.
+                    # Only now, so that a resume that fails to start leaves the files unchanged.
                     _begin(files, run_dir, state)
                 shutdown.begin()
                 run.run()
@@ -225,7 +225,7 @@ def _begin(files: Mapping[str, str], run_dir: Path, state: _State) -> None:
 def _identified(
     checked: CheckedExperiment, run_dir: Path, checkpoint: Checkpoint | None
 ) -> tuple[CheckedExperiment, RunInfo]:
-    """Return the experiment and its info under the run's id, which is new, or that of the checkpoint."""
+    """Return the experiment and its info under the run's id, which is new or the checkpoint's."""
     run_id = secrets.token_hex(4) if checkpoint is None else notes_of(checkpoint).run
     target = recording(checked.experiment, checked.spec, checked.players, run_dir, run_id)
     if checkpoint is not None:
@@ -253,7 +253,7 @@ def _start_notices(checked: CheckedExperiment) -> Iterator[str]:
 
 
 def _changed(experiment: str, recorded: Path) -> Iterator[str]:
-    """Yield the settings of a resumed run that differ from those that it was last recorded with."""
+    """Yield the settings of a resumed run that differ from the settings recorded in its folder."""
     if not recorded.is_file():
         return
     try:
@@ -285,7 +285,7 @@ def _exposed(runtime: RuntimeConfig) -> Iterator[str]:
     if runtime.name == "ray" and ((joins := cluster_address(runtime)) or runtime.node_ip_address):
         opened = cluster_setting(runtime) if joins else f"runtime.node_ip_address={runtime.node_ip_address}"
         yield (
-            f"{opened}: the run's processes listen on the network, and whoever reaches them with Ray's "
+            f"{opened}: the run's processes listen on the network, and anyone who reaches them with Ray's "
             "token can run code in them"
         )
 
@@ -349,7 +349,7 @@ def _processes(checked: CheckedExperiment) -> str:
 
 
 def run_info(checked: CheckedExperiment, run_dir: Path) -> RunInfo:
-    """Return what the console shows of a run from its start."""
+    """Return the information that the console shows about a run from its start."""
     learner_of = {policy: name for name, learner in checked.spec.learners.items() for policy in learner.members}
     experiment, stop = checked.experiment, checked.experiment.stop
     conditions = {"env_steps": stop.env_steps, "time_s": stop.time_s}

@@ -13,8 +13,8 @@ from marlflow.base.arrays import Array
 class AgentEnd(NamedTuple):
     """The end of an agent's trajectory; exactly one of `terminated` and `truncated` is true.
 
-    `observation` is the final one without its mask, or None if the environment gave none: use the agent's last one
-    then. `mask` is None if no action is known to be illegal. `info` is the agent's last one.
+    `observation` is the final one without its mask, or None if the environment gave none: then use the agent's last
+    observation. `mask` is None if no action is known to be illegal. `info` is the agent's last one.
     """
 
     slot: int
@@ -30,11 +30,11 @@ class StepResult:
     """The events since the last `act`, and the agents that act next. The next `act` overwrites it.
 
     `deciding`: slots of the agents to act, with their `observations` and `masks` (empty if no agent has masks).
-    `reward_slots`, `rewards`: in order of receipt; a slot may repeat. `infos`: beside `rewards`, if the adapter has
-    `info_keys`. `ended`: trajectories that ended after those rewards. `last_infos`: by slot, once the episode is over,
-    the infos of agents that ended in an earlier step.
-    `late_slots`, `late_rewards`: a dead agent's rewards. `over`: no agents are left. `steady`: no agent ended
-    or joined, each agent that acted got one reward and acts again, in the same order.
+    `reward_slots`, `rewards`: in order of receipt; a slot may repeat. `infos`: in the order of `rewards`, if the
+    adapter has `info_keys`. `ended`: trajectories that ended after those rewards. `last_infos`: by slot, once the
+    episode is over, the infos of agents that ended in an earlier step. `late_slots`, `late_rewards`: a dead agent's
+    rewards. `over`: no agents are left. `steady`: no agent ended or joined, each agent that acted got one reward and
+    acts again, in the same order.
     """
 
     __slots__ = (

@@ -140,7 +140,7 @@ class GlobalState:
         return row
 
     def _find_space(self) -> spaces.Box | None:
-        # Some environments store an attribute of this name that is no method.
+        # In some environments the attribute of this name is not a method.
         if not callable(getattr(self._env, "state", None)):
             return None
         try:

@@ -1,9 +1,9 @@
 """Adapter for PettingZoo's AEC environments: one agent acts per step; takes dead steps (`_was_dead_step`).
 
 Methods are called on the outermost wrapper; attributes such as `rewards` are read from the innermost one. Rewards are
-read step by step, so `_cumulative_rewards` is not used. Those of a dead agent that arrive before its dead step are
-`late_rewards`: in its return, and in no row. Which action a reward is credited to is decided by
-`sampling.segment_builder`.
+read step by step, so `_cumulative_rewards` is not used. Rewards of a dead agent that arrive before its dead step are
+`late_rewards`: they are in its return, and in no row. `sampling.segment_builder` decides which action a reward is
+credited to.
 """
 
 from __future__ import annotations
@@ -93,10 +93,10 @@ class AECAdapter(AdapterState):
         except Exception as error:
             raise self._location.raised(error, "step()", agent) from error
         for name, reward in self._inner_env.rewards.items():
-            # Skips zeros; the exact type test is quicker than `reward != 0`, which arrays could not answer.
+            # Skips zeros; the exact type test is quicker than `reward != 0`, which has no single answer for arrays.
             if reward.__class__ not in _NUMBERS or reward:
                 slot = slots[name] if name in slots else self._agent_slots.slot(name)
-                # A reward after an agent's end belongs to no row any more; it is reported apart.
+                # A reward after an agent's end belongs to no row; it is reported separately.
                 late = slot in self._ended_slots
                 (result.late_slots if late else result.reward_slots).append(slot)
                 (result.late_rewards if late else result.rewards).append(reward)

@@ -67,12 +67,12 @@ class AgentSlots:
         return self.slots[agent]
 
     def seat(self, agents: Sequence[str]) -> None:
-        """Give `agents` the first slots, in order; raises what the environment raises for one without spaces."""
+        """Give `agents` the first slots, in order; raises the environment's error for an agent without spaces."""
         order = dict.fromkeys((*agents, *self.agents))
         for agent in order:
             if agent not in self.slots:
                 self._add(agent)
-        # Slots are renumbered, so every list by slot is in another order.
+        # Slots are renumbered, so every list by slot changes its order.
         before = [self.slots[agent] for agent in order]
         spaces_by_slot: tuple[list[Any], ...] = (self.observation_spaces, self.action_spaces)
         for by_slot in (self.agents, *spaces_by_slot, self.masked, self._wrapped, self._inner):
@@ -96,12 +96,12 @@ class AgentSlots:
             try:
                 return (observation[_OBSERVATION] if self._inner[slot] else observation), observation[MASK]
             except (KeyError, TypeError, IndexError) as error:
-                reason = f"the observation has no {MASK!r} beside it, as its space declares"
+                reason = f"the observation has no {MASK!r} with it, which its space declares"
                 raise self._location.broken(reason, self.agents[slot]) from error
         mask = info.get(MASK) if info else None
         if mask is not None and not self.masked[slot]:
             agent = self.agents[slot]
-            raise self._location.broken("info['action_mask'] came, but reset() gave nobody one", agent)
+            raise self._location.broken("info['action_mask'] came, but reset() gave no agent one", agent)
         return observation, mask
 
     def split_final(self, slot: int, observation: Any, info: Mapping[str, Any] | None) -> tuple[Any, Array | None]:

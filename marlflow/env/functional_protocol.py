@@ -35,9 +35,10 @@ class FunctionalStep(NamedTuple):
     action_masks: bool or int8 [A, number of actions], 1 where legal; empty for groups without masks.
     infos: by name, [A] by group: a number of each agent, such as its `cost` in this step; the same names in all steps.
 
-    A number stands for all A agents, except in observations and masks. A reset has no rewards, infos or ends; a step
-    without `truncated`, or `terminated`, ends none so. `decides` and `action_masks` are in all resets and steps, or in
-    none. Entries of agents that neither act next nor ended in this step are ignored.
+    Except in observations and masks, one number may be given for all A agents. A reset has no rewards, infos or ends.
+    A step without `truncated` truncates no agent, one without `terminated` terminates none. `decides` and
+    `action_masks` are in all resets and steps, or in none. Entries of agents that neither act next nor ended in this
+    step are ignored.
     """
 
     observations: ByGroup
@@ -61,7 +62,7 @@ class FunctionalEnv(Protocol):
     All agents take part from the reset on. Each may end before the others; an episode is over when all have ended. It
     does not reset itself. After its episode, `step` is called with any result.
 
-    Optional: `possible_agents` (the order of agents; else that of the groups), `metadata` with `name`,
+    Optional: `possible_agents` (the order of agents; default: the order of the groups), `metadata` with `name`,
     `global_state(state)` with `state_space` (else all agents' observations).
     """
 
@@ -84,13 +85,13 @@ class FunctionalEnv(Protocol):
         ...
 
     def reset(self, key: Any) -> tuple[Any, FunctionalStep]:
-        """Begin an episode; return its state and what agents see."""
+        """Begin an episode; return its state and the agents' first observations."""
         ...
 
     def step(self, key: Any, state: Any, actions: ByGroup) -> tuple[Any, FunctionalStep]:
-        """Return the next state and what came of `actions` [A, *action shape]; 0 for agents that do not act.
+        """Return the next state and the result of `actions` [A, *action shape], which are 0 for agents that do not act.
 
-        `key` is this step's own.
+        `key` is a random key for this step only.
         """
         ...
 
@@ -102,7 +103,7 @@ class FunctionalWrapper:
         self.env = env
 
     def __getattr__(self, name: str) -> Any:
-        # Asked only for what is not found here: optional parts, such as `global_state` and `render`.
+        # Called only for attributes that are not found here: optional ones, such as `global_state` and `render`.
         if name == "env":
             raise AttributeError(name)
         return getattr(self.env, name)

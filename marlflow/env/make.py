@@ -105,7 +105,7 @@ def make_environment(target: str, arguments: Mapping[str, Any], wrappers: Sequen
     try:
         env = factory(**given)
     except TypeError as error:
-        # An error inside the factory is raised as it is, with its own line.
+        # An error inside the factory is raised unchanged, with its own traceback.
         if not does_not_fit(factory, error, (), given):
             raise
         given_text = ", ".join(f"{name}={value!r}" for name, value in arguments.items())

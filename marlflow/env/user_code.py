@@ -1,4 +1,4 @@
-"""Import and call code of users and packages; tell what does not fit from an error inside, which has its own line."""
+"""Import and call code of users and packages; distinguish calls that do not fit from errors inside the code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from marlflow.base.errors import MarlflowError
 from marlflow.env.episode_location import lines_of
 
-# Frames of packages that are shown where no frame is of the user's own code.
+# The number of frames of packages that are shown if no frame is the user's own code.
 _FRAMES = 2
 _UNEXPECTED = re.compile(r"got an unexpected keyword argument '(\w+)'")
 
@@ -36,7 +36,7 @@ class ImportFailed(ImportError):
 
 
 def own_lines(error: BaseException) -> str:
-    """Return the lines of code outside marlflow that an error came from, each on a line of its own."""
+    """Return the lines of code outside marlflow that an error came from, one per line."""
     return error.lines if isinstance(error, ImportFailed) else lines_of(error, _FRAMES)
 
 

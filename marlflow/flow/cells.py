@@ -115,19 +115,19 @@ class Gate:
 
 @dataclass(slots=True, eq=False)
 class Cell:
-    """A running stage, or a fused chain; kind None is a plan's end."""
+    """A running stage, or a fused chain of stages; its kind is None at the end of a plan."""
 
     kind: Kind | None
     stages: list[StageId]
     calls: list[StageCall] = field(default_factory=list)
-    """The calls of those `stages` that have an operator."""
+    """The calls of all `stages` that have an operator."""
     call: Callable[[Sequence[Any]], Any] | None = None
     inboxes: list[Edge] = field(default_factory=list)
     outs: dict[Hashable, Edge] = field(default_factory=dict)
     gates: list[Gate] = field(default_factory=list)
     """Sources: the paces that hold it, innermost first. Other cells are held at their inboxes' gates."""
     sides: list[tuple[PaceLedger | None, str]] = field(default_factory=list)
-    """Merges and ends of plans: the ledger and side name to count each inbox's items under."""
+    """Merges and ends of plans: for each inbox, the ledger and the side that count its items."""
     emitted_side: str | None = None
     """Merges: the one side whose items are emitted; None: all."""
     meters: list[Meter] = field(default_factory=list)
@@ -186,7 +186,7 @@ class Cell:
         return self._count_dropped(dropped)
 
     def drop_held(self) -> int:
-        """Drop what a gather holds; return its agent steps."""
+        """Drop the items that a gather holds; return their agent steps."""
         dropped = []
         for call in self.calls:
             if self.kind is Kind.GATHER and isinstance(call.operator, HoldsItems):
@@ -227,7 +227,7 @@ class Cell:
         return [items.popleft() for _ in range(count)]
 
     def one_by_one(self) -> Iterator[Any]:
-        """Remove and yield the first inbox's items, as far as they are asked for."""
+        """Remove and yield the first inbox's items, one at a time."""
         items = self.inboxes[0].items
         while items:
             yield items.popleft()

@@ -196,7 +196,7 @@ def _uses(plan: AnyPlan, stages: list[Flow[Any]], owner: dict[int, str]) -> Iter
                 f"give each its own with .fork({uses}, capacity=...)"
             )
         elif uses == 0:
-            yield f"the flow after {stage.name!r} of {_where(stage, owner)} is taken by nobody; give it to a plan"
+            yield f"the flow after {stage.name!r} of {_where(stage, owner)} is used by no stage; give it to a plan"
 
 
 def _branch_uses(stage: Flow[Any], branches: list[Flow[Any]], owner: dict[int, str]) -> Iterator[str]:
@@ -204,7 +204,7 @@ def _branch_uses(stage: Flow[Any], branches: list[Flow[Any]], owner: dict[int, s
     for key in stage.branches:
         if used[key] == 0:
             yield (
-                f"branch {key!r} of {stage.name!r} in {_where(stage, owner)} is taken by nobody: it would fill up "
+                f"branch {key!r} of {stage.name!r} in {_where(stage, owner)} is used by no stage: it would fill up "
                 "and block for every input; use it, or make one branch fewer"
             )
         elif used[key] > 1:

@@ -171,7 +171,7 @@ def mermaid(plan: AnyPlan) -> str:
 
 
 def _work_boxes(work: WorkBetweenRounds, prefix: str, source: str) -> Iterator[str]:
-    """Yield a box with a line of steps for each row; dotted arrows lead from the source of rounds and back to it."""
+    """Yield a box with a line of steps for each row; dotted arrows connect it with the source of rounds."""
     yield f'  subgraph {prefix}["{_escaped(f"{work.name}: {work.title}")}"]'
     for row, (_, steps, _) in enumerate(work.rows):
         for number, step in enumerate(steps):

@@ -64,7 +64,7 @@ class RoundPause:
 SETTLE_S = 60.0
 """After a stage fails: the most seconds to wait for calls in flight before the error is raised."""
 
-# With nothing in flight the loop never awaits, so it yields now and then to other users of the event loop.
+# With nothing in flight the loop never awaits, so it sometimes yields to other users of the event loop.
 _SWEEPS_AT_ONCE = 100
 
 
@@ -143,7 +143,7 @@ class Executor:
             elif all(cell.ended for cell in self._order):
                 return
             else:
-                # The ends of plans that merely lack input are a consequence, not a cause.
+                # A plan's end that only lacks input is a consequence of a deadlock, not its cause.
                 stuck = [c for c in self._network.cells if not c.ended and (c.kind is not None or c.held())]
                 raise Stalled([(str(cell.stages[0]), self._waits_for(cell)) for cell in stuck])
 
@@ -246,7 +246,7 @@ class Executor:
         return restart_plan(self._network, plan)
 
     def rejoin(self, plan: str) -> None:
-        """Readmit a plan that had ended; call after `load_state`."""
+        """Run a plan again that had ended; call after `load_state`."""
         for ledger in self._network.ledgers_of(plan):
             ledger.rejoin()
 

@@ -175,7 +175,7 @@ class Firing:
             position, cause = error.position, error.__cause__ or error
         if cell.kind is Kind.SOURCE and position == 0 and isinstance(cause, _ENDS_OF_FLOW):
             cell.exhausted = self.exhausted = True
-            # Nothing was made, so no hook hears of it: the time is not the stage's work.
+            # The call made nothing, so no hook is called: the time is not the stage's work.
             cell.clock.condition = Condition.BLOCKED
             cell.clock.turn(condition(cell), time.perf_counter())
         elif self.failure is None:
@@ -187,14 +187,14 @@ class Firing:
         for hook in self._hooks:
             for stage in cell.stages:
                 hook.before(stage, items)
-        # In this order, so that no call seems to end after an observer hears of its end.
+        # In this order, so that no call seems to end after its observers were called.
         began_s = time.time()
         cell.clock.call_began_s = now_s = time.perf_counter()
         cell.clock.turn(Condition.BUSY, now_s)
         return began_s
 
     def _record_own(self, cell: Cell, items: int, rows: int, began_s: float) -> None:
-        # A call in this process lasts as long as its cell's clock says: a second clock may be read much later.
+        # A call in this process is measured by its cell's clock, because a second clock may be read much later.
         now_s = time.perf_counter()
         ended_s = began_s + (now_s - cell.clock.call_began_s)
         self._record(cell, items, [StageTimes(began_s, ended_s, rows)], now_s)

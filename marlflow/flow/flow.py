@@ -72,10 +72,10 @@ class Flow(Generic[T]):
     pace: Pace | None = None
     sides: tuple[str, ...] = ()
     emitted_side: str | None = None
-    """For merges: the only side whose items are emitted; None emits those of all sides."""
+    """For merges: the only side whose items are emitted; None emits the items of all sides."""
     description: str = ""
     added_by: str = ""
-    """What added the stage to its plan, if not the plan's own function: a part of an algorithm, and the point."""
+    """The part of an algorithm that added the stage, and the point of the plan; empty for the plan's own stages."""
     gives: Any = None
     """Overrides the type of items, when a relocated stage has already converted them upstream."""
 
@@ -166,7 +166,7 @@ class Flow(Generic[T]):
         return Flow(Kind.QUEUE, name, (self,), capacity=capacity, full=full)
 
     def only(self, side: str) -> Flow[T]:
-        """Return this merge, but emitting only one side's items; those of other sides still count toward the pace."""
+        """Return this merge, but emitting only one side's items; items of other sides still count toward the pace."""
         return replace(self, emitted_side=side)
 
     def named(self, name: str) -> Flow[T]:

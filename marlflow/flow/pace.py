@@ -300,7 +300,7 @@ class _RowLedger:
         self._counted = (state["owed"] + self._followers.turns) * per + min(state["rest"], per - 1)
 
     def _turns_due(self) -> int:
-        # No follower is left to take turns, or the start is not yet reached.
+        # There is no follower to take turns, or `starts` is not reached yet.
         if not self._followers.sides or self._to_start:
             return 0
         return self._counted // self._share.per - self._followers.turns

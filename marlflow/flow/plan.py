@@ -98,7 +98,7 @@ class Together:
     plans: tuple[Plan, ...]
     rounds: Rounds
     shared: frozenset[int]
-    """Identities of the stages that no single plan owns: the source and the split of its stream."""
+    """Identities of the stages that belong to no single plan: the source, and the split of its stream."""
     between_rounds: tuple[WorkBetweenRounds, ...] = ()
 
     @property
@@ -206,7 +206,7 @@ def producers(flow: Flow[Any]) -> list[tuple[Flow[Any], Any]]:
 
 
 def head_stages(end: Flow[Any]) -> list[Flow[Any]]:
-    """Return the stages where a pace holds a side back: sources, and what follows a fork, split or queue."""
+    """Return the stages where a pace holds a side back: sources, and stages after a fork, split or queue."""
     heads: dict[int, Flow[Any]] = {}
     todo = [end]
     while todo:

@@ -64,11 +64,12 @@ MOST_AHEAD = 1 << 20
 class RunsAhead(Protocol):
     """An operator of a fused call that may take several items before the stages after it take the first.
 
-    `after` are the calls of these stages. The outputs, and what the stages do, are to be those of one item at a time.
+    `after` are the calls of these stages. The outputs and effects of all stages must be the same as with one item at a
+    time.
     """
 
     def ahead(self, at: Any, after: Sequence[StageCall]) -> int:
-        """Return how many items it may take now; 0: by `several` none, so that it is called with one at a time."""
+        """Return how many items `several` may take now; 0: none, so the operator is called with one item at a time."""
         ...
 
     def several(self, items: Sequence[Any], at: Any, after: Sequence[StageCall]) -> Sequence[Any]:

@@ -16,7 +16,7 @@ Where: TypeAlias = Literal["learner", "worker", "driver"]
 """At the learner or replay, as the plan says; on the rollout workers; or on the driver."""
 
 MakeSubstitute: TypeAlias = Callable[[Any, Where], Located]
-"""Makes the worker's or driver's substitute for what a stage runs at (None: nothing)."""
+"""Makes the substitute, on the worker or driver, for a stage's learner or replay (None: the stage has none)."""
 
 
 def relocated(plan: Plan, experience: Flow[Any], wishes: Mapping[str, Where], make_substitute: MakeSubstitute) -> Plan:

@@ -1,4 +1,4 @@
-"""A running plan's stage metrics, its checkpoint state, and its restart, which drops all that waits in it."""
+"""A running plan's stage metrics, its checkpoint state, and its restart, which drops all queued items."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _stage_meter(cell: Cell, position: int) -> Meter:
 
 
 def restart_plan(network: Network, plan: str) -> int:
-    """Drop (and count) all that waits in a plan's queues and gathers, and restart its paces; return the agent steps.
+    """Drop (and count) all items in a plan's queues and gathers, and restart its paces; return the agent steps.
 
     The plan is at rest. A gather that does not have its items in `held` keeps them.
     """

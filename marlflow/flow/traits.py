@@ -1,4 +1,4 @@
-"""Traits: what checking, pacing and placement need to know about an operator; item types from its annotations."""
+"""Traits: the facts about an operator that checks, paces and placement need; item types come from its annotations."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class Traits:
     """Properties of an operator, as the class attribute `traits` or in `then(..., traits=...)`."""
 
     accepts: Any = None
-    """The input item type, or a function from what the stage runs at to that type; None: as annotated."""
+    """The input item type, or a function from the stage's place to that type; None: as annotated."""
     emits: Any = None
     """The output item type (of a split: of the routed items), or for a gather a function of its input type; None: as
     annotated.

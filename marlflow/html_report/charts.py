@@ -24,12 +24,12 @@ _DASHES: tuple[tuple[float, ...], ...] = ((), (5, 2), (1.5, 1.5))
 MOST_COLORED = COLORS * len(_DASHES)
 """Number of groups with a look of their own."""
 MOST_WITH_BANDS = 7
-"""Number of groups up to which bands and single runs are drawn; of more, nothing could be told apart."""
+"""The most groups with bands and single runs; with more, the figure could not be read."""
 _WIDTH, _HEIGHT = 4.6, 2.9  # inches of 72 units
 _LEGEND_CHARACTERS, _SIGN_CHARACTERS = 66, 9
 """Characters of a legend in one line, and those that have room in the sign of an entry."""
 _MOST_POINTS = 300
-# Of the axis of time: seconds in a unit, from this many seconds on.
+# Units of the time axis: used for axes of at least this many seconds; seconds in a unit; name.
 _TIME_UNITS = ((7200.0, 3600.0, "h"), (120.0, 60.0, "min"), (0.0, 1.0, "s"))
 # Ticks closer than this share of an axis would have labels in each other's way.
 _LEAST_BETWEEN_TICKS = 0.09
@@ -54,7 +54,7 @@ class Look:
 
 
 def look(place: int | None) -> Look:
-    """Return the look of a task's group by its place among those with one; None for the others."""
+    """Return the look of a task's group by its place among the groups that have one; None for the others."""
     if place is None:
         return Look(_OTHERS)
     return Look(f"#0a0b{place % COLORS:02x}", _DASHES[place // COLORS % len(_DASHES)])
@@ -115,7 +115,7 @@ def by_setting(swept: SweptSetting, name: str, returns: str) -> str:
 
     `returns` is the label of the vertical axis.
 
-    A line connects groups that are equal in all other settings; its look is that of its place in `swept.lines`.
+    A line connects groups that are equal in all other settings; its look depends on its place in `swept.lines`.
     """
 
     def draw(axes: Axes) -> None:
@@ -250,7 +250,7 @@ def _inline(svg: str, name: str) -> str:
     """Return the SVG element alone, with ids of its own, in the page's colors and font."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.DOTALL)
-    # Only tags are changed: what is between them are labels.
+    # Only tags are changed, because the text between them is labels.
     svg = re.sub(r"<[^>]*>", lambda tag: _inline_tag(tag[0], name), svg)
     return re.sub(
         r'<svg [^>]*?viewBox="([^"]*)"[^>]*>', rf'<svg viewBox="\1" aria-hidden="true" id="{name}">', svg, count=1

@@ -171,7 +171,7 @@ def short_names(configs: Sequence[Config], left_out: Sequence[str] = ()) -> list
 
 
 def named(values: Mapping[str, Any], short: Mapping[str, str]) -> str:
-    """Return settings as a name; `short` has what is shown of each key."""
+    """Return settings as a name; `short` has the shown form of each key."""
     parts = []
     for key, value in values.items():
         owner = short[key].removesuffix(ALGORITHM).rstrip(".") if short[key].endswith(ALGORITHM) else short[key]
@@ -180,7 +180,7 @@ def named(values: Mapping[str, Any], short: Mapping[str, str]) -> str:
 
 
 def short_keys(keys: Sequence[str], configs: Sequence[Config]) -> dict[str, str]:
-    """Return the shortest ends of keys that tell them apart, with an id where configurations have several of a kind.
+    """Return the shortest ends of keys that distinguish them, with an id if configurations have several of a kind.
 
     >>> short_keys(["policies.prey.rate"], [{"policies": {"prey": {}, "hunter": {}}}])
     {'policies.prey.rate': 'prey.rate'}

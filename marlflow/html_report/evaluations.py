@@ -16,10 +16,10 @@ from marlflow.html_report.runs import ReportedRun, number, section
 from marlflow.html_report.statistics import BootstrapInterval
 
 FOLDER = "evaluations"
-"""The folder in that of a run which has its evaluations, as `marlflow.driver.evaluation_files` writes them."""
+"""The folder in a run's folder with its evaluations, which `marlflow.driver.evaluation_files` writes."""
 _FORMAT = "marlflow evaluation 1"
 TOGETHER = "its own team"
-"""The opponent in evaluations in which the run's policies played together, as they were trained."""
+"""The name of the opponent if the run's policies played together, as they were trained."""
 _OUTCOMES = ("win", "draw", "loss")
 
 

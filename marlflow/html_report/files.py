@@ -87,7 +87,7 @@ def run_columns(group: RunGroup, run: ReportedRun) -> dict[str, Cell]:
 
 
 def point_columns(comparisons: Sequence[GroupComparison]) -> list[dict[str, Cell]]:
-    """Return the points of all curves by the columns of curves.csv, those of each run in order."""
+    """Return the points of all curves by the columns of curves.csv, the points of each run in order."""
     rows = [
         (run, row.group, comparison, one)
         for comparison in comparisons
@@ -120,7 +120,7 @@ def setting_columns(comparisons: Sequence[GroupComparison]) -> list[dict[str, Ce
 def improvement_columns(comparisons: Sequence[GroupComparison]) -> list[dict[str, Cell]]:
     """Return the probabilities of improvement by the columns of improvement.csv, one for each ordered pair of groups.
 
-    A pair without an interval has too few runs to be told from chance.
+    A pair without an interval has too few runs to exclude chance.
     """
     rows = [
         (*_place(comparison), first, second, better.value, better.low, better.high)
@@ -180,7 +180,7 @@ def _tex_interval(one: BootstrapInterval, digits: int) -> str:
 
 
 def decimals(comparison: GroupComparison) -> int:
-    """Return the decimals by which the returns of a comparison are shown: four digits of the largest."""
+    """Return the number of decimals for the returns of a comparison: the largest one gets four digits."""
     intervals = [one for row in comparison.rows for one in (row.final, row.best)]
     largest = max(abs(end) for one in intervals for end in (one.value, one.low, one.high) if end is not None)
     return next((digits for digits, size in ((0, 1000.0), (1, 100.0), (2, 10.0)) if largest >= size), 3)
@@ -189,9 +189,9 @@ def decimals(comparison: GroupComparison) -> int:
 def marl_eval(tasks: Sequence[Task], units: Units = "mean") -> str:
     """Return all evaluations in the format of marl-eval (https://github.com/instadeepai/marl-eval).
 
-    Each list has one number, the mean over the episodes of an evaluation. `return` is that of all agents together, or
-    without it of the first policy; each measure also has its own, such as `policy_prey_return`. `absolute_metrics` are
-    those of the evaluation in which `return` was best.
+    Each list has one number, the mean over the episodes of an evaluation. `return` is the return of all agents
+    together, or if that is not known of the first policy; each measure also has its own, such as `policy_prey_return`.
+    `absolute_metrics` come from the evaluation in which `return` was best.
     """
     known = [(task, [one for one in measures_of(task.runs, units) if one.is_evaluated]) for task in tasks]
     known = [(task, measures) for task, measures in known if measures]

@@ -1,4 +1,4 @@
-"""Group runs that differ only in their seed, or by what a user chose, by environment, and name the groups."""
+"""Group runs by environment, and then runs that differ only in their seed or as a user chose; name the groups."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ _LONGEST_NAME = 60
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """Keys of configurations, whole or their ends: runs equal in `group_by` are a group, without any all but the seed.
+    """Keys of configurations, whole or their ends: runs that are equal in `group_by` are a group.
 
-    Environments that differ only in keys of `merge` are compared with each other.
+    Without `group_by`, runs that are equal in everything except the seed are a group. Environments that differ only in
+    keys of `merge` are compared with each other.
     """
 
     group_by: tuple[str, ...] = ()
@@ -60,7 +61,7 @@ class Grouping:
             raise ConfigInvalid(problems)
 
     def merged(self, env: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the settings of an environment without those that may differ."""
+        """Return the settings of an environment without the settings that may differ."""
         paths = [path for word in self.merge for path in _matching(word, [key for key, _ in entries({_ENV: env})])]
         return {} if _ENV in paths else _without(env, _ENV, paths)
 
@@ -102,11 +103,11 @@ class Grouping:
 
 
 BY_CONFIGURATION: Final = Grouping()
-"""The default: all keys count, but for the seed."""
+"""The default: all keys count, except the seed."""
 
 
 def entries(config: Config, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield all keys of a configuration with their values, sections before what is in them."""
+    """Yield all keys of a configuration with their values, sections before their keys."""
     for name, value in config.items():
         key = f"{path}.{name}" if path else str(name)
         yield key, value
@@ -136,10 +137,10 @@ def _near(word: str, known: Sequence[str] | Mapping[str, Any]) -> str:
 
 
 LEFT_OUT = ("seed", "log", "checkpoint")
-"""Sections of a configuration in which the runs of a group may differ: none of them changes what is learned."""
+"""Sections of a configuration that have no influence on learning, so that runs of a group may differ in them."""
 
 ADDS_STATE = ("marlflow.env.wrappers.shipped.joint_state",)
-"""Wrappers that only add a state: rewards, observations and ends of episodes are those of the environment."""
+"""Wrappers that only add a state: rewards, observations and ends of episodes stay the environment's."""
 
 # Keys of `env` that are not about the task.
 _POOL = ("num_envs", "step_timeout_s", "batched")
@@ -231,7 +232,7 @@ def _groups(runs: Sequence[ReportedRun], grouping: Grouping) -> tuple[RunGroup, 
 
 
 def _group_names(groups: Sequence[Sequence[ReportedRun]], grouping: Grouping) -> list[str]:
-    """Return names of groups; those without a whole configuration are named by their folders."""
+    """Return names of groups; groups without a whole configuration are named by their folders."""
     configs = [of[0].config for of in groups]
     configured = [str(config.get("name") or of[0].folder.name) for config, of in zip(configs, groups, strict=True)]
     folders = [of[0].folder.resolve() for of in groups]
@@ -271,7 +272,7 @@ def _told_by_settings(
 
 
 def _told_apart(names: Sequence[str], configs: Sequence[Config]) -> list[str]:
-    """Return names, of equal ones with what differs in their configurations."""
+    """Return names; equal names are extended by the differences of their configurations."""
     result = list(names)
     for name in {name for name in names if names.count(name) > 1}:
         places = [place for place, other in enumerate(names) if other == name]
@@ -282,7 +283,7 @@ def _told_apart(names: Sequence[str], configs: Sequence[Config]) -> list[str]:
 
 
 def environment(config: Config) -> dict[str, Any]:
-    """Return what makes the environment of a run: its settings, without wrappers that only add a state."""
+    """Return the settings that define the environment of a run, without wrappers that only add a state."""
     env = {key: value for key, value in section(config, "env").items() if key not in _POOL}
     wrappers = env.pop("wrappers", None) or []
     # Earlier versions recorded them by name.

@@ -16,7 +16,7 @@ Over: TypeAlias = Literal["env_steps", "times_s"]
 """The horizontal axis of a curve."""
 
 ALL_AGENTS = "all agents"
-"""The title of the return of everybody together."""
+"""The title of the return of all agents together."""
 
 _EVERYBODY = "sum over all agents, per episode"
 # Points of a group's curve.
@@ -37,7 +37,7 @@ class Measure:
 
     @property
     def is_evaluated(self) -> bool:
-        """Whether it is of evaluations rather than of training episodes."""
+        """Whether its values come from evaluations rather than from training episodes."""
         return self.key.rpartition(".")[2].startswith("eval_")
 
 
@@ -54,15 +54,15 @@ class ReturnSeries:
 
     def x(self, over: Over) -> Floats:
         """Return the env steps or times of its points, which do not decrease."""
-        # A clock that was set back would turn a curve back.
+        # If a clock was set back, times would decrease.
         return self.env_steps if over == "env_steps" else np.maximum.accumulate(self.times_s)
 
 
 def measures_of(runs: Sequence[ReportedRun], units: Units = "mean") -> list[Measure]:
     """Return the returns that runs of an environment have: of policies, of joint learners, of all agents together.
 
-    Those of policies are in `units`, the others are sums. All are of evaluations if any run has some, else of training.
-    A return that is never known, or always that of another measure, is left out.
+    Returns of policies are in `units`, the others are sums. All come from evaluations if any run has some, else from
+    training. A return that is never known, or always equals another measure, is left out.
     """
     metric = {"mean": "return_mean", "sum": "team_return_mean"}[units]
     kinds = [(f"policies.{name}.", metric, f"policy {name}", RETURN[units]) for name in _ids(runs, "policies")]
@@ -131,7 +131,7 @@ def _reported_at(report: Mapping[str, Any]) -> float | None:
 
 
 def _evaluated_at(policy: str | None) -> Callable[[Mapping[str, Any]], float | None]:
-    """Return a function for the env steps of a report's evaluation: that of a policy, or the latest of all."""
+    """Return a function for the env steps of a report's evaluation: the evaluation of a policy, or the latest one."""
 
     def steps(report: Mapping[str, Any]) -> float | None:
         names: Iterator[str] = iter([policy] if policy is not None else list(section(report, "policies")))

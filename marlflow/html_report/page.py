@@ -29,16 +29,16 @@ from marlflow.html_report.stages import faults, plan_boxes, speed, stage_shares
 from marlflow.html_report.statistics import RESAMPLES, BootstrapInterval, can_differ, chance_of_order, summary_names
 
 GENERATOR = "marlflow report"
-"""What the page names as its generator, by which a later report knows that it may replace it."""
+"""The generator named in the page, by which a later report knows that it may replace the page."""
 
 _MOST_KEYS = 5
-# Reports come at whole rounds, so that equal runs may end some env steps apart.
+# Reports are made after whole rounds, so equal runs may end some env steps apart.
 _UNEQUAL = 1.05
 
 
 @dataclass(frozen=True, slots=True)
 class ReportFigure:
-    """A figure of a measure: its SVG, what it is `over`, and a legend if its colors do not show groups."""
+    """A figure of a measure: its SVG, its x-axis (`over`), and a legend if the colors do not show groups."""
 
     comparison: GroupComparison
     over: str
@@ -92,7 +92,7 @@ class PageContent:
         return [run for group in self.groups for run in group.runs]
 
     def title(self, group: RunGroup) -> str:
-        """Return a group's name, with that of its environment if a group of another one has the same."""
+        """Return a group's name, with its environment's name if a group of another environment has the same."""
         if sum(other.name == group.name for other in self.groups) < 2:
             return group.name
         return next(f"{group.name}, {view.task.name}" for view in self.views if group in view.task.groups)
@@ -126,7 +126,7 @@ def view_of(task: Task, comparisons: Sequence[GroupComparison], number: int) -> 
 
 def _setting_figure(comparison: GroupComparison, swept: SweptSetting, name: str) -> ReportFigure:
     legend = tuple((look(place), line.title) for place, line in enumerate(swept.lines) if line.title)
-    captions = {"log": "Logarithmic axis.", "symlog": "Logarithmic axis, but for 0 at its left."}
+    captions = {"log": "Logarithmic axis.", "symlog": "Logarithmic axis, except 0 at its left."}
     parts = [
         captions.get(swept.scale, ""),
         "" if swept.connected else "Groups differ in other settings too, so that no line connects them.",
@@ -137,7 +137,7 @@ def _setting_figure(comparison: GroupComparison, swept: SweptSetting, name: str)
 
 
 def _by_return(task: Task, comparisons: Sequence[GroupComparison]) -> list[RunGroup]:
-    """Return groups as given, or if they are too many for colors of their own the best ones first."""
+    """Return groups as given, or if there are more groups than colors, the best ones first."""
     groups = list(task.groups)
     if len(groups) > MOST_COLORED and comparisons:
         final = {row.group.name: row.final.value for row in comparisons[0].rows}
@@ -284,14 +284,14 @@ def _ends(runs: Iterable[ReportedRun]) -> Iterator[str]:
 
 
 def notes_on(groups: Mapping[str, RunGroup]) -> Iterator[str]:
-    """Yield sentences on what limits the comparison of groups, by their titles."""
+    """Yield sentences on limits of the comparison of groups, which are named by title."""
     yield from _ends(run for group in groups.values() for run in group.runs)
     for name, group in groups.items():
         steps = {run.env_steps for run in group.runs}
         if max(steps) > _UNEQUAL * min(steps):
             yield (
                 f"The runs of {name} have between {min(steps):,} and {max(steps):,} env steps. Their curve ends "
-                "with the shortest run, and final returns are those of each run's own end."
+                "with the shortest run, and final returns are taken at each run's own end."
             )
         if repeated := [seed for seed, times in Counter(group.seeds).items() if times > 1]:
             yield (
@@ -303,7 +303,7 @@ def notes_on(groups: Mapping[str, RunGroup]) -> Iterator[str]:
 
 
 def grouped(content: PageContent) -> Iterator[str]:
-    """Yield sentences on what `group_by` and `merge` joined, and on policies that acted in different ways."""
+    """Yield sentences on the runs that `group_by` and `merge` joined, and on policies that acted in different ways."""
     for group in content.groups:
         keys = [one.key for one in differences([[run.config] for run in group.runs], LEFT_OUT)]
         if keys:
@@ -315,13 +315,12 @@ def grouped(content: PageContent) -> Iterator[str]:
             yield f"{view.task.name} has environments that differ in {', '.join(keys)}, because of merge."
         if mixed := [one.measure.title for one in view.comparisons if len({row.mode for row in one.rows}) > 1]:
             yield (
-                f"In {view.task.name}, {', '.join(mixed)}: policies of some groups acted in another way than those of "
-                "others."
+                f"In {view.task.name}, {', '.join(mixed)}: policies acted in another way in some groups than in others."
             )
 
 
 def too_few(content: PageContent) -> Iterator[str]:
-    """Yield sentences on environments whose groups have too few runs to be told apart, and on what intervals are."""
+    """Yield sentences on environments whose groups have too few runs to compare, and on the meaning of intervals."""
     for view in content.views:
         runs = sorted(len(group.runs) for group in view.task.groups if len(group.runs) > 1)
         pairs = list(itertools.combinations(runs, 2))

@@ -35,7 +35,7 @@ PAGE = "index.html"
 
 @dataclass(frozen=True, slots=True)
 class WrittenReport:
-    """A report that was written: its files, the number of runs and groups, and sentences on what was left out."""
+    """A written report: its files, the numbers of runs and groups, and sentences on everything that was left out."""
 
     files: tuple[Path, ...]
     runs: int
@@ -53,7 +53,7 @@ def write_report(
 ) -> WrittenReport:
     """Write a report on the runs in some folders into `out`; `levels` are returns that they should have reached.
 
-    `units` are those of returns of policies: means per agent, or sums over a policy's agents.
+    `units` is the unit of the returns of policies: means per agent, or sums over a policy's agents.
 
     Raises ConfigInvalid if a folder has no runs that can be read, if `grouping` names keys that they do not have or
     environments that cannot be compared, or if `out` cannot be written to.

@@ -51,8 +51,8 @@ class Reached:
 class ResultRow:
     """The results of a group in one measure: of its `runs` that have a value, with the `series` of each.
 
-    `final` is of the last values of its runs, which they had after `env_steps` (least and most), `best` of the best
-    ones. `std` is the sample's standard deviation of the last values, None for one run. `mode` is how policies acted:
+    `final` summarizes the last values of its runs, which they had after `env_steps` (least and most), `best` their best
+    values. `std` is the sample's standard deviation of the last values, None for one run. `mode` is how policies acted:
     greedy, sampled, both of them, training with exploration, or empty if that is not known.
     """
 
@@ -128,7 +128,7 @@ class GroupComparison:
     def improvements(self) -> dict[tuple[str, str], BootstrapInterval]:
         """Return the probability that a run of the first group ends with more than one of the second, by both names.
 
-        Of all pairs of up to 10 groups; of more, of each against the leader. Groups of a single run have none.
+        All pairs of up to 10 groups; of more groups, each against the leader. Groups of a single run have none.
         """
         rows = [row for row in self.rows if len(row.series) > 1]
         found: dict[tuple[str, str], BootstrapInterval] = {}
@@ -237,7 +237,7 @@ class SweptSetting:
     Lines are not `connected` if they would be too many, or of single points, as in a random search: then there is one
     line with all groups.
 
-    `scale` is that of its axis: logarithmic where its values are a factor of 10 or more apart, symlog if one is 0.
+    `scale` is the scale of its axis: logarithmic if its values are a factor of 10 or more apart, symlog if one is 0.
     """
 
     name: str

@@ -24,7 +24,7 @@ Config: TypeAlias = Mapping[str, Any]
 
 PLAN = "plan.mmd"
 _HYDRA_CONFIG = Path(".hydra", "config.yaml")
-# Each alone shows that a folder is that of a run.
+# Each of these files shows that a folder belongs to a run.
 _MARKS = (METRICS, EXPERIMENT, "checkpoints")
 
 
@@ -34,7 +34,7 @@ class ReportedRun:
 
     `config` is the whole configuration, empty if it was not recorded; `reports` are the lines of its metrics.jsonl, at
     least one; `plan` is the Mermaid text of its plan, or empty; `state` says how far it is, and why it ended.
-    `problem` says why its configuration is not that of experiment.json, if that is damaged.
+    `problem` says why its configuration does not come from experiment.json, if that file is damaged.
     """
 
     folder: Path
@@ -183,7 +183,7 @@ def _natural(name: str) -> list[tuple[int, int, str]]:
 
 
 def configuration(folder: Path) -> tuple[Config, str]:
-    """Return the configuration of a run, and a sentence if it is not that of its experiment.json."""
+    """Return the configuration of a run, and a sentence if it does not come from its experiment.json."""
     path, reason = folder / EXPERIMENT, ""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
@@ -203,7 +203,7 @@ def configuration(folder: Path) -> tuple[Config, str]:
 
 
 def _composed(path: Path) -> Config:
-    """Return what Hydra composed, without values that only Hydra knows; empty if it cannot be read."""
+    """Return the configuration that Hydra composed, without values known to Hydra alone; empty if it is unreadable."""
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
         return with_current_names(_resolved(values)) if isinstance(values, dict) else {}

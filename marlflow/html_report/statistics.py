@@ -1,6 +1,6 @@
 """Statistics over training seeds, and over the tasks of a benchmark: interquartile mean, probability of improvement.
 
-Over tasks, scores are normalized, and come as one array of runs for each task. Their intervals are of the stratified
+Over tasks, scores are normalized, and come as one array of runs for each task. Their intervals come from the stratified
 bootstrap: runs are resampled within each task, and tasks are fixed.
 
 Source: Agarwal et al. (2021), Deep Reinforcement Learning at the Edge of the Statistical Precipice,
@@ -45,14 +45,14 @@ class BootstrapInterval:
 
 @dataclass(frozen=True, slots=True)
 class SummaryNames:
-    """What the summary of some runs is: `statistic` of them, and their `interval`, empty for one run."""
+    """The names of the summary of some runs: of its `statistic`, and of its `interval`, which is empty for one run."""
 
     statistic: str
     interval: str
 
     @property
     def text(self) -> str:
-        """Both in the form in which numbers are shown."""
+        """Both names, in the form in which pages show the numbers."""
         return f"{self.statistic} [{self.interval}]" if self.interval else self.statistic
 
 
@@ -90,7 +90,7 @@ def can_differ(runs: int, others: int) -> bool:
 def iqm(values: Floats) -> Floats:
     """Return the interquartile mean over the first axis: the mean without the lowest and the highest quarter.
 
-    Of `n` values, `n // 4` are left out at each end, so of fewer than four values it is the mean.
+    `n // 4` of `n` values are left out at each end, so it is the mean if there are fewer than four values.
 
     >>> float(iqm(np.array([0.0, 1.0, 2.0, 3.0, 100.0])))
     2.0

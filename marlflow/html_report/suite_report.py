@@ -55,13 +55,13 @@ class SuiteScores:
 
     @property
     def compared(self) -> list[str]:
-        """The algorithms that have a score on each task, as what is over all tasks needs."""
+        """The algorithms that have a score on each task; only these appear in comparisons over all tasks."""
         return [one for one in self.algorithms if all(self.scores.get((task, one)) for task in self.limits)]
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreRow:
-    """The mean score of an algorithm on a task, with its interval over seeds; `digits` are those to show."""
+    """The mean score of an algorithm on a task, with its interval over seeds; shown with `digits` digits."""
 
     task: str
     algorithm: str
@@ -134,7 +134,7 @@ def write_suite_report(scores: SuiteScores, results: SuiteResults, page: Path) -
 
 
 def notes_on(scores: SuiteScores) -> Iterator[str]:
-    """Yield sentences on what limits the comparison."""
+    """Yield sentences on limits of the comparison."""
     if scores.budget != 1:
         yield (
             f"The budget was cut: runs had {scores.budget:g} of their env steps, and their schedules were shortened as "

@@ -1,4 +1,10 @@
-"""Leagues: populations of policies and their frozen versions that play, are rated, and learn from each other."""
+"""Leagues: members that play each other and are rated, of which the live policies learn.
+
+A *member* is a *live policy*, which learns; a *snapshot*, which is a frozen version of a live policy; or a *fixed
+policy*, which never learns, such as `random` or a policy of another run. Snapshots and fixed policies are *frozen*:
+they never change. `members` has them; `matchmaking` and `sampling.population` send snapshots to workers as *frozen
+entries*.
+"""
 
 from marlflow.league.alphastar import AlphaStar
 from marlflow.league.league import (

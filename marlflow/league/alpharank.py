@@ -53,8 +53,8 @@ def alpharank_of_one_population(payoffs: Array, alpha: float | None = None, popu
     """Return the stationary distribution [K] over the members of one population, in a symmetric game of two roles.
 
     `payoffs` [K, K] is the mean return of the row's member against the column's, and the individuals of the population
-    meet each other. A mutant gains what it has against the present member less what that one has against it (local
-    selection, OpenSpiel's default). The other arguments and errors are those of `alpharank`.
+    meet each other. A mutant's gain is its return against the resident member minus the resident's return against it
+    (local selection, OpenSpiel's default). The other arguments and errors are as in `alpharank`.
     """
     count = len(payoffs)
     if count > MOST_PROFILES:

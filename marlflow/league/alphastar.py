@@ -1,8 +1,8 @@
 """AlphaStar's league: main policies, and exploiters that find their weaknesses and are then reset.
 
 Vinyals et al., "Grandmaster level in StarCraft II using multi-agent reinforcement learning", 2019, Nature 575, Methods.
-The branches are those of the pseudocode in its supplement. Where the text is reported to differ, the text's numbers are
-the defaults, and comments have the pseudocode's, which also takes no snapshot of an exploiter within a phase.
+The branches follow the pseudocode in its supplement. Where the paper's text is reported to differ, the defaults are the
+text's numbers, and comments give the pseudocode's. The pseudocode also takes no snapshot of an exploiter in a phase.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ AlphaStarRole = Literal["main", "main_exploiter", "league_exploiter"]
 class AlphaStar(LeagueMode):
     """Matchmaking, snapshots and resets of AlphaStar; `roles` has the role of each live policy, `main` if not named.
 
-    main: PFSP over all snapshots with probability `pfsp`. With probability `verify`, snapshots of main exploiters if it
-    beats one of them with a probability below `exploited`, or forgotten snapshots of a main. Else a live main, or if it
-    beats that with a probability of at most `self_play_weak`, snapshots of it.
+    Rivals of a main: with probability `pfsp`, all snapshots by PFSP. With probability `verify`, snapshots of main
+    exploiters if it beats one of them with a probability below `exploited`, or forgotten snapshots of a main. Else a
+    live main, or snapshots of this main if it beats it with a probability of at most `self_play_weak`.
 
-    main_exploiter: a live main, or with probability `exploiter_past`, and always if it beats the main with a
-    probability below `exploiter_weak`, snapshots of it. league_exploiter: PFSP over all snapshots.
+    Rivals of a main_exploiter: a live main; with probability `exploiter_past`, and always if it beats this main with a
+    probability below `exploiter_weak`, snapshots of it. Rivals of a league_exploiter: all snapshots by PFSP.
 
-    A main has a snapshot every `phase_agent_steps`; an exploiter when it beats everybody that it is meant to beat with
-    a probability above `strong`, after `min_games` against each, or at the latest after 2 phases (main_exploiter) or 1
-    (league_exploiter). After its snapshot a main_exploiter is reset, a league_exploiter with `reset_probability`.
+    A snapshot of a main is taken every `phase_agent_steps`. A snapshot of an exploiter is taken when it beats each of
+    its rivals (mains for a main_exploiter, snapshots for a league_exploiter) with a probability above `strong`, after
+    `min_games` against each, and at the latest after 2 phases (main_exploiter) or 1 (league_exploiter). Then a
+    main_exploiter is reset, and a league_exploiter with probability `reset_probability`.
     """
 
     #: <policy>: main, main_exploiter or league_exploiter; main if not named
@@ -60,7 +61,7 @@ class AlphaStar(LeagueMode):
     def problems(self, members: Members) -> list[str]:
         live = list(members.incarnations)
         problems = [
-            f"roles names policy {policy!r}, which does not learn here; those that learn are {', '.join(live)}"
+            f"roles names policy {policy!r}, which does not learn here; the policies that learn are {', '.join(live)}"
             for policy in self.roles
             if not members.is_live(policy)
         ]
@@ -72,8 +73,8 @@ class AlphaStar(LeagueMode):
         if not any(self.role_of(policy) == "main" for policy in live):
             return [
                 *problems,
-                f"all policies that learn are exploiters ({', '.join(live)}), so there is nobody to exploit; leave one "
-                "out of league.matchmaker.roles, which makes it a main",
+                f"all policies that learn are exploiters ({', '.join(live)}), so there is no main to exploit; leave "
+                "one out of league.matchmaker.roles, which makes it a main",
             ]
         return problems + [
             f"policy {policy!r} is a main_exploiter, and no main plays against it; leave a rival of it out of "
@@ -95,12 +96,12 @@ class AlphaStar(LeagueMode):
         return [{name: 1 / len(names) for name in names} for names in mains] if all(mains) else None
 
     def rival(self, view: LeagueView, policy: str, role: int, generator: np.random.Generator) -> str | None:
-        past = [*view.members.added_in(role), *view.members.past_in(role)]
+        frozen = [*view.members.added_in(role), *view.members.past_in(role)]
         kind, draw = self.role_of(policy), generator.random()
         if kind == "league_exploiter" or (kind == "main" and draw < self.pfsp):
             # The paper leaves the league exploiter's weighting open; `capped` is the pseudocode's.
             weighting: Weighting = "hard" if kind == "main" else "capped"
-            return _prioritized(view, policy, past, weighting, generator) if past else None
+            return _prioritized(view, policy, frozen, weighting, generator) if frozen else None
         mains = [one for one in view.members.live_in(role) if self.role_of(one) == "main"]
         if not mains:
             return None
@@ -114,32 +115,35 @@ class AlphaStar(LeagueMode):
     def _exploited(
         self, view: LeagueView, policy: str, main: str, role: int, draw: float, generator: np.random.Generator
     ) -> str:
-        """Return a main, or a snapshot of it while it is too strong to learn from.
+        """Return the rival of a main exploiter: `main`, or a snapshot of it, which is weaker.
 
-        The pseudocode has no coin, and 0.1 for `exploiter_weak`.
+        The pseudocode has no `exploiter_past`, and 0.1 for `exploiter_weak`.
         """
-        past = _past_of(view, main, role)
+        snapshots = _snapshots_of(view, main, role)
         weak = view.payoffs.win_probability(policy, main) < self.exploiter_weak
-        if past and (weak or draw < self.exploiter_past):
-            return _prioritized(view, policy, past, "variance", generator)
+        if snapshots and (weak or draw < self.exploiter_past):
+            return _prioritized(view, policy, snapshots, "variance", generator)
         return main
 
     def _lost_ground_to(self, view: LeagueView, policy: str, main: str, role: int) -> list[str]:
-        """Return snapshots of main exploiters if one often wins, else forgotten snapshots of `main`; else none."""
+        """Return snapshots of main exploiters if one often beats `policy`, else snapshots of `main` that it forgot.
+
+        Empty if there are neither.
+        """
         members = view.members
         exploiters = [one for one in members.past_in(role) if self.role_of(members.policy_of(one)) == "main_exploiter"]
         if exploiters and view.chances(policy, exploiters).min() < self.exploited:
             return exploiters
-        past = _past_of(view, main, role)
-        chances = view.chances(policy, past)
+        snapshots = _snapshots_of(view, main, role)
+        chances = view.chances(policy, snapshots)
         kept = without_monotonic_suffix(chances)
-        return past[:kept] if kept and chances[:kept].min() < self.strong else []
+        return snapshots[:kept] if kept and chances[:kept].min() < self.strong else []
 
     def _in_self_play(self, view: LeagueView, policy: str, main: str, role: int, generator: np.random.Generator) -> str:
-        past = _past_of(view, main, role)
-        if not past or view.payoffs.win_probability(policy, main) > self.self_play_weak:
+        snapshots = _snapshots_of(view, main, role)
+        if not snapshots or view.payoffs.win_probability(policy, main) > self.self_play_weak:
             return main
-        return _prioritized(view, policy, past, "variance", generator)
+        return _prioritized(view, policy, snapshots, "variance", generator)
 
     def snapshots_due(self, view: LeagueView, agent_steps: Mapping[str, int]) -> list[str]:
         return [policy for policy, since in agent_steps.items() if self.snapshot_due(view, policy, since)]
@@ -166,7 +170,7 @@ class AlphaStar(LeagueMode):
         return self.role_of(policy) != "main"
 
     def reset_after_snapshot(self, policy: str, generator: np.random.Generator) -> Reset | None:
-        """Return whether to reset `policy`, once its snapshot has the trained parameters."""
+        """Return the reset of `policy`, whose trained parameters are in its new snapshot, or None."""
         kind, draw = self.role_of(policy), generator.random()
         if kind == "main_exploiter" or (kind == "league_exploiter" and draw < self.reset_probability):
             return Reset(policy, self.reset_to)
@@ -174,10 +178,11 @@ class AlphaStar(LeagueMode):
 
 
 def without_monotonic_suffix(chances: Array) -> int:
-    """Return how many of the first snapshots remain without the longest suffix in which each is no easier to beat.
+    """Return the number of snapshots before the longest suffix in which each snapshot is at least as hard to beat.
 
-    `chances` [N] are the probabilities to beat snapshots, oldest first. Newer ones are usually harder; how to beat
-    older ones that are harder than a newer one may have been forgotten. As in the pseudocode, 0 if there are none.
+    `chances` [N] are the probabilities to beat snapshots, oldest first. A newer snapshot is usually harder to beat. If
+    an older one is harder than a newer one, the policy may have forgotten how to beat it. Without such a snapshot the
+    result is 0, as in the pseudocode; else it includes the last older snapshot that is harder, and the one after it.
 
     >>> without_monotonic_suffix(np.array([0.5, 0.9, 0.8, 0.6])), without_monotonic_suffix(np.array([0.9, 0.8, 0.6]))
     (2, 0)
@@ -186,7 +191,7 @@ def without_monotonic_suffix(chances: Array) -> int:
     return int(rises[-1]) + 2 if len(rises) else 0
 
 
-def _past_of(view: LeagueView, policy: str, role: int) -> list[str]:
+def _snapshots_of(view: LeagueView, policy: str, role: int) -> list[str]:
     return [one for one in view.members.past_in(role) if view.members.policy_of(one) == policy]
 
 

@@ -96,7 +96,8 @@ def side_scores(sides: Sides, returns: Mapping[str, float]) -> list[float]:
 def is_constant_sum(scores: Sequence[Sequence[float]]) -> bool:
     """Return whether the scores of all sides had the same sum in every game, so that one side gains what others lose.
 
-    Not if all sides always have equal scores, of 0 too: so does a team that shares its rewards, and nobody has won.
+    False if all sides have equal scores in every game, 0 included: a team that shares its rewards has such scores, and
+    no side wins.
 
     >>> is_constant_sum([[1.0, -1.0], [0.0, 0.0]]), is_constant_sum([[1.0, 1.0], [0.0, 0.0]]), is_constant_sum([])
     (True, False, False)
@@ -145,7 +146,7 @@ class ComparedGame:
 class Results:
     """Outcomes of some games for one member: `score` is its side's return, `length` the mean number of env steps.
 
-    `score`, `iqm` and `median` are of returns per agent, `team` of the sums over the side's agents in each game.
+    `score`, `iqm` and `median` summarize returns per agent, `team` the sums over the side's agents in each game.
     `is_constant_sum`: the sides' returns had the same sum in all games, so that winning is what returns measure.
     """
 
@@ -173,9 +174,9 @@ class Results:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All games of a member against an opponent; `by_side` has those in which it played each side, by name.
+    """All games of a member against an opponent; `by_side` has the results of its games on each side, by name.
 
-    `results` is None if no game was finished; `lost` is the number of those that broke.
+    `results` is None if no game was finished; `lost` is the number of games that broke.
     """
 
     member: str
@@ -226,8 +227,8 @@ def comparison(sides: Sides, member: str, opponent: str, games: Sequence[Compare
 class PolicyReturns:
     """The returns of a policy, per agent and episode (`mean`, `iqm`, `median`), and summed over its agents (`team`).
 
-    `length` is the mean number of env steps of an episode, `agents` those that it played. `win`, `draw` and `loss` are
-    shares of the episodes, if the sides' returns had the same sum in all of them, and the policy played one side.
+    `length` is the mean number of env steps of an episode, `agents` the agents that it played. `win`, `draw` and `loss`
+    are shares of the episodes, if the sides' returns had the same sum in all of them, and the policy played one side.
     `infos` are the means of info columns per agent and episode, over the episodes that have them.
     """
 
@@ -253,7 +254,7 @@ def policy_returns(games: Sequence[ComparedGame], sides: Sides | None) -> list[P
     """Return the returns of each policy, ordered by first seat.
 
     An episode counts for a policy if one of its agents took part. Intervals are over episodes, because the agents of
-    one episode are not independent. Without `sides`, nobody can win.
+    one episode are not independent. Without `sides`, there are no wins, draws or losses.
     """
     policies = dict.fromkeys(policy for game in games for policy in game.seating.values())
     found = [_of_policy(policy, games) for policy in policies if any(_returns(policy, game) for game in games)]

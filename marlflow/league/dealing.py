@@ -1,9 +1,9 @@
 """The matchmaker of a league: which matchups are dealt, and when snapshots are taken.
 
-A *matchup* says which member plays each agent in one episode, and to *deal* is to give an episode its matchup. A *seat*
-is a place in the game together with the live policy that takes it: a deal is for the seat that is furthest behind its
-share, and only then seeks members for all others. A *side* is a group of seats with one objective, as standings count
-it: the seats of the same side go to teammates, those of other sides to rivals. `Sides` numbers the places as its roles.
+A *matchup* says which member plays each agent in one episode, and to *deal* is to choose the matchup of an episode. A
+*side* is a group of agents with one objective; a *role* is the agents of a side that one member plays. A *live seat* is
+a live policy in one role. The matchmaker first chooses the live seat that an episode is dealt for, and then the members
+of all other roles: teammates on the same side, rivals on the other sides.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ def seats_of(members: Members, shares: Mapping[str, float]) -> list[LiveSeat]:
 class LeagueMatchmaker(Matchmaker):
     """Deals the matchups of a league, counts their outcomes, and takes snapshots of live policies.
 
-    A deal is for the policy that has had the smallest part of its share, in the seat that it has had least often. So
-    policies have games in proportion to their shares (default 1), and each its seats equally often, both to within one
-    game.
+    An episode is dealt for the live policy that is furthest below its share of the games, in the role that was dealt
+    for it least often. So policies have games in proportion to their shares (default 1), and each policy has its roles
+    equally often, both to within one game.
 
-    `matches` has the evaluation games, played by `match_rules`, or those that a mode with a meta-game wants. `outcome`
-    decides who wins, else the returns do.
+    `matches` has the evaluation games, chosen by `match_rules`, or by a mode with a meta-game. `outcome` decides who
+    wins; without it, the returns do.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class LeagueMatchmaker(Matchmaker):
         self._seed = seed
         self._view = LeagueView(members, payoffs)
         self._shares = {policy: float((shares or {}).get(policy, 1.0)) for policy in members.incarnations}
-        # How many deals each seat has had.
+        # How many episodes were dealt for each live seat.
         self._deals = dict.fromkeys(seats_of(members, self._shares), 0)
         # By environment and episode: the seat that an episode without a result was dealt for.
         self._open: dict[int, dict[int, LiveSeat]] = {}
@@ -112,7 +112,7 @@ class LeagueMatchmaker(Matchmaker):
                 seated.append(self._teammate(seat.policy, number, generator))
             else:
                 rival = self._mode.rival(self._view, seat.policy, number, generator)
-                seated.append(rival if rival is not None else self._anybody(seat.policy, number, generator))
+                seated.append(rival if rival is not None else self._live_or_fixed(seat.policy, number, generator))
         return sides.matchup(seated)
 
     def _next_seat(self, episode: EpisodeId, generator: np.random.Generator) -> LiveSeat:
@@ -121,12 +121,12 @@ class LeagueMatchmaker(Matchmaker):
             return list(self._deals)[int(generator.integers(len(self._deals)))]
         of_env = self._open.setdefault(episode.env, {})
         if episode.episode in of_env:
-            # It was dealt before, and has not begun: since then the population has changed.
+            # This episode was dealt before and has not begun; the population has changed since then.
             self._deals[of_env[episode.episode]] -= 1
         deals: dict[str, int] = {}
         for seat, count in self._deals.items():
             deals[seat.policy] = deals.get(seat.policy, 0) + count
-        # Webster's method of apportionment: it follows the shares game by game, and draws would only on average.
+        # Webster's method of apportionment keeps to the shares game by game; random draws would do so only on average.
         policy = min(deals, key=lambda name: (deals[name] + 0.5) / self._shares[name])
         seat = min((seat for seat in self._deals if seat.policy == policy), key=self._deals.__getitem__)
         self._deals[seat] += 1
@@ -134,14 +134,14 @@ class LeagueMatchmaker(Matchmaker):
         return seat
 
     def _teammate(self, policy: str, role: int, generator: np.random.Generator) -> str:
-        past = self.members.past_in(role)
-        if self._teammates == "past" and past:
-            return pick(past, generator)
+        snapshots = self.members.past_in(role)
+        if self._teammates == "past" and snapshots:
+            return pick(snapshots, generator)
         if self._teammates == "population":
-            return pick([*self.members.live_in(role), *past, *self.members.fixed_in(role)], generator)
-        return self._anybody(policy, role, generator)
+            return pick([*self.members.live_in(role), *snapshots, *self.members.fixed_in(role)], generator)
+        return self._live_or_fixed(policy, role, generator)
 
-    def _anybody(self, policy: str, role: int, generator: np.random.Generator) -> str:
+    def _live_or_fixed(self, policy: str, role: int, generator: np.random.Generator) -> str:
         found = self._view.live(policy, role, generator)
         return found if found is not None else pick(self.members.fixed_in(role), generator)
 
@@ -158,23 +158,23 @@ class LeagueMatchmaker(Matchmaker):
             self._env_steps += result.env_steps
 
     def change_population(self, published: Mapping[str, int], agent_steps: Mapping[str, int]) -> PopulationChange:
-        """Take the snapshots that are due; frozen entries are never forgotten, so that old rivals stay available."""
+        """Take the snapshots that are due; snapshots are never forgotten, so that old rivals stay available."""
         frozen = {}
         since = {policy: agent_steps[policy] - self._snapshot_at[policy] for policy in self.members.incarnations}
         due = self._mode.snapshots_due(self._view, since)
         for policy in self.members.incarnations:
             is_first = not any(one.policy == policy for one in self.members.snapshots.values())
-            # Only that rule needs them, and there may be thousands.
+            # Only the rule `win_rate` needs the rivals, and there may be thousands.
             rivals = self._rivals(policy) if self._rules.win_rate is not None else ()
             is_due = self._rules.holds(policy, since[policy], is_first, rivals, self.payoffs)
             if is_due or policy in due:
-                # The dealer freezes the policy's weights under this name, and workers get them with the games that need
-                # them: matchmaking.dealer, sampling.population.
+                # The dealer makes a frozen entry of this name with the policy's weights, and sends it to workers with
+                # the games that need it: matchmaking.dealer, sampling.population.
                 snapshot = self.members.add(policy, published[policy], self._env_steps, agent_steps[policy])
                 self._snapshot_at[policy] = agent_steps[policy]
                 self.ratings.inherit(snapshot.name, policy)
                 frozen[snapshot.name] = policy
-                # The initial parameters are no reason to begin again from them.
+                # The snapshot of the initial parameters causes no reset: the policy has not trained yet.
                 if not (is_first and self._rules.at_start):
                     self._decide_reset(snapshot)
         if frozen:
@@ -186,7 +186,7 @@ class LeagueMatchmaker(Matchmaker):
         self.members.choose_dealt(lambda name: self.ratings[name].mu)
 
     def _decide_reset(self, snapshot: Snapshot) -> None:
-        # Counted randomness: the decision depends on the snapshot alone.
+        # Seeded by the snapshot's name, so that a resumed run decides the same.
         generator = np.random.default_rng(key(self._seed, *snapshot.name.encode()))
         if (reset := self._mode.reset_after_snapshot(snapshot.policy, generator)) is not None:
             self._resets.append(reset)
@@ -233,7 +233,7 @@ class LeagueMatchmaker(Matchmaker):
     def matches_due(self) -> EvaluationRequest | None:
         """Return the matches to play now, between two rounds; None if there are none.
 
-        Call it until it returns None: by then missing games were requested again, and a meta-game is solved.
+        Call it until it returns None: then missing games have been requested again, and a meta-game has been solved.
         """
         if (games := self.matches.due()) is not None:
             return games
@@ -255,7 +255,7 @@ class LeagueMatchmaker(Matchmaker):
 
     def observe_matches(self, evaluated: Evaluated) -> None:
         self.matches.observe(evaluated)
-        # A meta-game is between the members that are dealt, so they stay until its solution.
+        # A meta-game is between the members that are dealt, so these members stay until it is solved.
         if not self._mode.has_meta_game:
             self._choose_dealt()
 
@@ -291,7 +291,7 @@ class LeagueMatchmaker(Matchmaker):
         self._next_matches_at = tree["next_matches_at"]
         if tree["mode"] is not None:
             self._mode.load_state(tree["mode"])
-        # Seats of now: a resumed run may have other shares, and so other seats.
+        # Only seats that exist now: a resumed run may have other shares, and so other seats.
         deals = {LiveSeat(policy, role): count for policy, role, count in tree["turns"]}
         self._deals = {seat: deals.get(seat, 0) for seat in self._deals}
         self._open = {}

@@ -224,9 +224,10 @@ def _label(axes: Axes, rows: Sequence[str], columns: Sequence[str]) -> None:
 def draw_ratings(
     out_png: Path, shown: Standings, members: Members, env_steps: int, title: str, acting: str = ""
 ) -> None:
-    """Draw the ratings of snapshots over their env steps, and the present ratings of live members.
+    """Draw the ratings of snapshots over their env steps, and the present ratings of live policies.
 
-    `env_steps` are those of the league so far; `acting` says how members acted in the rated games. Raises OSError.
+    `env_steps` counts the league's env steps so far; `acting` says how members acted in the rated games. Raises
+    OSError.
     """
     figure = new_figure(9.0, 5.0, title)
     axes = figure.subplots()

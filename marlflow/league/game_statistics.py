@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 TIE_TOLERANCE = 1e-9
-NO_WINNER = "in no game did a side score more than another, so nobody won: draws, or a game without winners"
+NO_WINNER = "in no game did a side score more than another, so no side won: draws, or a game without winners"
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class Returns:
 
     @property
     def effective_n(self) -> float:
-        """The number of equally weighted returns with the same standard error; 0 without any."""
+        """The number of equally weighted returns that would have the same standard error; 0 without any."""
         return self.weight * self.weight / self.weight_squared if self.n else 0.0
 
     @property

@@ -1,4 +1,4 @@
-"""A league as plain data: its players and sides, when snapshots of policies are taken, and how games are counted."""
+"""The settings of a league: its players and sides, when snapshots of policies are taken, and how games are counted."""
 
 from __future__ import annotations
 
@@ -118,9 +118,9 @@ class RatingSettings:
 class MatchRules:
     """The matches of a league without a meta-game.
 
-    With `workers`, that many processes of their own play all matches, also those of a meta-game. Training then does not
-    wait for games, which count once all of a set have been played; a meta-game still waits. The inline runtime has one
-    process, so rounds wait there.
+    With `workers`, this many processes play all matches and nothing else, also the matches of a meta-game. Training
+    then does not wait for games, which count once all games of a set have been played; but a meta-game still makes it
+    wait. The inline runtime has one process, so rounds wait there.
     """
 
     #: env steps from one set of games to the next; auto: a fifth of stop.env_steps, 2,000 to 100,000, which it is
@@ -156,7 +156,7 @@ class StoreSettings:
 
 @dataclass(frozen=True)
 class League:
-    """A population of learning policies and their frozen versions that play each other."""
+    """Live policies, their snapshots and fixed policies, which play each other."""
 
     matchmaker: LeagueMode = field(default_factory=PFSP)  #: who plays whom, and in some modes when snapshots are taken
     #: {<side>: [[<agents of a role>, ...], ...]}: who competes, by names or globs of the agents that one member plays;

@@ -26,7 +26,7 @@ FIRST_MATCH = 1 << 41
 """The number of the first match: a run's other evaluation episodes count from 0, so no match has the seeds of one."""
 
 MOST_ATTEMPTS = 3
-"""How often a game is asked for whose environment breaks."""
+"""How often a game is requested if its environment breaks."""
 
 _GAMES_BEFORE_SE = 20
 """Games of a profile before its standard error is used."""
@@ -42,9 +42,9 @@ def until_known(
 ) -> dict[Profile, int]:
     """Return how many games each profile should play next, until it has `games`; empty when none should.
 
-    With `payoff_se`, a profile needs no more once the standard error of each role's mean return is below it. The first
-    games estimate it, so ask again after these. Games that were lost count as played. Profiles that are orders of
-    interchangeable sides have these games together, and play equally often.
+    With `payoff_se`, a profile needs no more games once the standard error of each role's mean return is below it. The
+    first games estimate the standard error, so call this again after them. Lost games count as played. Profiles that
+    differ only in the order of interchangeable sides share their `games`, and play equally often.
     """
     orders: dict[Profile, list[Profile]] = {}
     for profile in profiles:
@@ -78,8 +78,9 @@ class Matches:
             matches.observe(await workers.evaluate(replace(games, weights=weights)))
 
     `payoffs` and `ratings` are updated. Missing games are requested again, at most twice; `lost` has the number of
-    games per profile that never finished. `outcome` decides who wins, else the returns do. `modes` is how members act:
-    `sampled` draws from the learned distribution, or acts greedily where there is none, as in value-based algorithms.
+    games per profile that never finished. `outcome` decides who wins; without it, the returns do. `modes` is how
+    members act: `sampled` draws from the learned distribution, or acts greedily if there is none, as in value-based
+    algorithms.
     """
 
     def __init__(
@@ -89,17 +90,17 @@ class Matches:
         self.lost: dict[Profile, int] = {}
         self.sent = MembersSent()
         self._next = 0
-        # The games that are asked for, by number, and how often they were.
+        # The requested games without a result, by number, and how often they have been requested.
         self._pending: dict[int, Profile] = {}
         self._attempts = 0
 
     @property
     def games(self) -> int:
-        """The number of games asked for so far."""
+        """The number of games requested so far."""
         return self._next
 
     def request(self, counts: Mapping[Profile, int]) -> None:
-        """Ask for games of each profile; raises RuntimeError while earlier ones are not played."""
+        """Request games of each profile; raises RuntimeError while earlier games have not been played."""
         if self._pending:
             raise RuntimeError("matches are asked for while earlier ones are not played")
         for profile, count in counts.items():
@@ -109,7 +110,7 @@ class Matches:
         self._attempts = 0
 
     def due(self) -> EvaluationRequest | None:
-        """Return the games that are not played yet, without weights; None if all are."""
+        """Return the games that have not been played yet, without weights; None if all have."""
         if not self._pending:
             return None
         # One matchup per profile, so that a batch is small when it is sent.
@@ -118,9 +119,9 @@ class Matches:
         return EvaluationRequest(tuple(self._pending), matchups=seated, mode=self.modes)
 
     def observe(self, evaluated: Evaluated) -> None:
-        """Count the games of a batch, each at most once, and what was `sent` for it.
+        """Count the games of a batch, each at most once, and the snapshots `sent` for it.
 
-        If the run's deadline ended the batch, none is counted, because short games would be counted more often.
+        If the run's deadline ended the batch, no game is counted, because short games would be counted more often.
         """
         self.sent += evaluated.sent
         if evaluated.was_cut:

@@ -1,4 +1,4 @@
-"""The members of a league: live policies, frozen snapshots of them, and policies that never change."""
+"""The members of a league: live policies, which learn; snapshots, their frozen versions; and fixed policies."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from marlflow.league.sides import Role, Sides
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A kept published version of a live policy; `number` counts over all resets of the policy.
+    """A published version of a live policy that the league keeps; `number` counts over all resets of the policy.
 
-    `env_steps` are those of all games counted so far, `agent_steps` those of the policy, when it was taken.
+    `env_steps` counts the env steps of all games, `agent_steps` the policy's agent steps, when it was taken.
+    `incarnation` is the number of resets of the policy before. Its parameters are the frozen entry of the same name, in
+    `driver.stored_members`.
     """
 
     policy: str
@@ -33,10 +35,10 @@ class Snapshot:
 class Members:
     """All members that can be seated, by role.
 
-    `fits` has the agents that each policy can play, `live` the policies that learn; all others never change. Of each
-    policy the `newest` snapshots are dealt, and the `best` since `choose_dealt` was last called; all if both are None.
-    `added` are policies that never change and that modes deal as rivals besides snapshots, such as members of other
-    runs.
+    `fits` has the agents that each policy can play, `live` the policies that learn; all others are fixed policies,
+    which never change. Of each policy the `newest` snapshots are dealt, and the `best` when `choose_dealt` was last
+    called; all if both are None. `added` are the fixed policies that modes deal as rivals in addition to snapshots,
+    such as members of other runs.
 
     >>> from marlflow.league.sides import default_sides
     >>> agents = ["player_0", "player_1"]
@@ -66,7 +68,8 @@ class Members:
         self._live = [[name for name in live if plays[name][role]] for role in roles]
         self._fixed = [[name for name in fits if name not in live and plays[name][role]] for role in roles]
         self._added = [[name for name in added if plays[name][role]] for role in roles]
-        self._past: list[list[str]] = [[] for _ in roles]
+        # By role: the snapshots that are dealt, oldest first.
+        self._dealt: list[list[str]] = [[] for _ in roles]
 
     def __len__(self) -> int:
         return len(self._plays) + len(self.snapshots)
@@ -81,7 +84,7 @@ class Members:
 
     @property
     def names(self) -> list[str]:
-        """All members: live policies, policies that never change, and snapshots, oldest first."""
+        """All members: live policies, fixed policies, and snapshots, oldest first."""
         fixed = [policy for policy in self._plays if not self.is_live(policy) and any(self._plays[policy])]
         return [*self.incarnations, *fixed, *self.snapshots]
 
@@ -94,15 +97,15 @@ class Members:
         return self._live[role]
 
     def fixed_in(self, role: int) -> list[str]:
-        """Return the policies that can play a role and never change."""
+        """Return the fixed policies that can play a role."""
         return self._fixed[role]
 
     def past_in(self, role: int) -> list[str]:
         """Return the snapshots that are dealt for a role, oldest first."""
-        return self._past[role]
+        return self._dealt[role]
 
     def added_in(self, role: int) -> list[str]:
-        """Return the `added` members that can play a role."""
+        """Return the `added` fixed policies that can play a role."""
         return self._added[role]
 
     def rival_roles(self, policy: str) -> list[int]:
@@ -120,15 +123,15 @@ class Members:
 
     def _include(self, snapshot: Snapshot) -> None:
         self.snapshots[snapshot.name] = snapshot
-        for role, past in enumerate(self._past):
+        for role, names in enumerate(self._dealt):
             if self._plays[snapshot.policy][role]:
-                past.append(snapshot.name)
-                of_policy = [name for name in past if self.snapshots[name].policy == snapshot.policy]
+                names.append(snapshot.name)
+                of_policy = [name for name in names if self.snapshots[name].policy == snapshot.policy]
                 if self._best is None and self._newest is not None and len(of_policy) > self._newest:
-                    past.remove(of_policy[0])
+                    names.remove(of_policy[0])
 
     def choose_dealt(self, rating: Callable[[str], float]) -> None:
-        """Choose the snapshots that are dealt again, by their present ratings."""
+        """Choose again which snapshots are dealt, by their present ratings."""
         if self._best is None:
             return
         dealt: set[str] = set()
@@ -137,8 +140,8 @@ class Members:
             newest = names[max(0, len(names) - (self._newest or 0)) :]
             best_first = sorted(names, key=lambda name: (rating(name), self.snapshots[name].number), reverse=True)
             dealt.update(newest, best_first[: self._best])
-        for role, past in enumerate(self._past):
-            past[:] = [name for name in self.snapshots if name in dealt and self.plays(name, role)]
+        for role, names_of_role in enumerate(self._dealt):
+            names_of_role[:] = [name for name in self.snapshots if name in dealt and self.plays(name, role)]
 
     def state(self) -> Tree:
         """Return the roles, their players, all snapshots in order, and the counts of live policies."""
@@ -149,12 +152,12 @@ class Members:
             "snapshots": [asdict(snapshot) for snapshot in self.snapshots.values()],
             "incarnations": dict(self.incarnations),
             "numbers": dict(self._numbers),
-            "dealt": [list(past) for past in self._past],
+            "dealt": [list(names) for names in self._dealt],
         }
 
     @classmethod
     def from_state(cls, tree: Any) -> Members:
-        """Return the members that `state` was called on, without the run that they belong to."""
+        """Return members as saved by `state`, for use without their run."""
         roles = tuple(Role(name, side, tuple(agents)) for name, side, agents in tree["roles"])
         fits = {
             policy: [agent for role, is_played in zip(roles, plays, strict=True) if is_played for agent in role.agents]
@@ -165,15 +168,15 @@ class Members:
         return members
 
     def load_state(self, tree: Any) -> None:
-        """Restore the snapshots and counts of what `state` returned."""
+        """Restore the snapshots and counts that `state` returned."""
         self.snapshots.clear()
-        for past in self._past:
-            past.clear()
+        for names in self._dealt:
+            names.clear()
         for values in tree["snapshots"]:
             self._include(Snapshot(**values))
         if self._best is not None:
-            # By the ratings when they were chosen.
-            for past, dealt in zip(self._past, tree["dealt"], strict=True):
-                past[:] = dealt
+            # As they were chosen before, since the ratings may have changed since then.
+            for names, dealt in zip(self._dealt, tree["dealt"], strict=True):
+                names[:] = dealt
         self.incarnations.update(tree["incarnations"])
         self._numbers.update(tree["numbers"])

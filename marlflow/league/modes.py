@@ -1,8 +1,8 @@
-"""Modes of a league: how the rivals are chosen of the live policy that a game is dealt for.
+"""Modes of a league: they choose the rivals of the live policy that a game is dealt for.
 
-A mode is asked for the member of each rival role. A user's own mode derives from `LeagueMode`, and is named by
-`_target_`. Modes that deal snapshots deal the members of `league.members` like these; a window or a fraction of the
-newest snapshots leaves them out of account.
+A mode returns the member for each rival role. A user's own mode derives from `LeagueMode`, and is named by `_target_`.
+Modes that deal snapshots also deal the fixed policies of `league.members`; a window or a fraction of the newest
+snapshots does not count them.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class LeagueView:
 
 
 class LeagueMode:
-    """Base class of modes: override `rival`, and what else is needed; every other method does nothing by default.
+    """Base class of modes: override `rival`, and others as needed; every other method does nothing by default.
 
-    The run asks, before each round, for the matches of a meta-game, for snapshots, and for resets after these.
+    Before each round, the run calls a mode for the matches of its meta-game, for snapshots, and for resets after these.
     """
 
     @property
@@ -65,15 +65,15 @@ class LeagueMode:
 
     @property
     def has_meta_game(self) -> bool:
-        """Whether it overrides `matches_wanted`: matches are then played until the game between members is known.
+        """Whether it overrides `matches_wanted`: then matches are played until the payoffs of the meta-game are known.
 
-        The matches that the league's rules ask for are not played.
+        The matches of the league's own rules are not played.
         """
         return type(self).matches_wanted is not LeagueMode.matches_wanted
 
     @property
     def seats_all_roles(self) -> bool:
-        """Whether it overrides `profile`, which chooses whole matchups: no policy is dealt its share of the games."""
+        """Whether it overrides `profile`, which chooses whole matchups; shares of games then have no effect."""
         return type(self).profile is not LeagueMode.profile
 
     def problems(self, members: Members) -> Sequence[str]:
@@ -115,9 +115,9 @@ class LeagueMode:
         """Compute the meta-strategies from the payoffs of matches, if members are new."""
 
     def solution(self, members: Members) -> Sequence[Mapping[str, float]] | None:
-        """Return the probability of each member in the mixture of each role; None as long as it has no result.
+        """Return the probability of each member in the mixture of each role; None if the mode has no result yet.
 
-        Without one, the result of the league is its live policies.
+        Without a result of the mode, the result of the league is its live policies.
         """
         return None
 
@@ -150,7 +150,7 @@ class NaiveSelfPlay(LeagueMode):
 class LatestPast(LeagueMode):
     """The live policy with probability `live`, else one of the newest `window` snapshots, each as likely as any other.
 
-    The defaults are those of ML-Agents.
+    The defaults are as in ML-Agents.
     """
 
     live: Share = 0.5  #: share of games against the learning policy; the rest against snapshots

@@ -24,9 +24,9 @@ class NFSP(LeagueMode):
     """Each side of each game is played by a best response with probability `eta`, else by its average policy.
 
     `pairs` maps each best response to its average policy, None: {response: average}. One pair may play all roles, or
-    each role may have its own. A best response learns from its own rows and those of its average policy, the average
-    policy from those of the best response; other `policies.<id>.learns_from` replace these. Actions are imitated as
-    they were taken, with exploration, as in OpenSpiel's NFSP.
+    each role may have its own. A best response learns from its own rows and from the rows of its average policy; the
+    average policy learns from the rows of the best response. `policies.<id>.learns_from` replaces these sources.
+    Actions are imitated as they were taken, with exploration, as in OpenSpiel's NFSP.
     """
 
     eta: SomeShare = 0.1  #: probability of a side to be played by a best response rather than its average policy
@@ -74,7 +74,7 @@ class NFSP(LeagueMode):
         for response, average in self.average_of.items():
             for name, group in ((response, "dqn"), (average, "clone")):
                 if not members.is_live(name):
-                    known = meant(name, members.incarnations, "those that learn are")
+                    known = meant(name, members.incarnations, "the policies that learn are")
                     yield f"it needs a policy {name!r} that learns{known}; add it, policy@policies.{name}={group}"
 
     def rival(self, view: LeagueView, policy: str, role: int, generator: np.random.Generator) -> str | None:
@@ -90,7 +90,7 @@ class NFSP(LeagueMode):
         ]
 
     def solution(self, members: Members) -> Sequence[Mapping[str, float]] | None:
-        """Return the average policies: their mixture in each role is what approaches an equilibrium."""
+        """Return the average policies: their mixture in each role approaches an equilibrium."""
         responses = [self._responses_in(members, role) for role in range(len(members.sides.roles))]
         return [{self.average_of[response]: 1 / len(names) for response in names} for names in responses]
 

@@ -14,15 +14,15 @@ from marlflow.league.members import Members
 from marlflow.league.payoffs import Payoffs, Profile
 
 _MOST_PAIRED = 64
-"""Of more snapshots and policies that never change, evenly spaced ones play each other; it bounds the pairs."""
+"""The most frozen members that are paired with each other; of more, evenly spaced ones are chosen."""
 
 
 def next_matches(members: Members, payoffs: Payoffs, rules: MatchRules) -> dict[Profile, int]:
     """Return how many games each profile plays in the next set of matches.
 
-    Pairs with the fewest games are next. With `all`, half of the games are of pairs with a live member, whose strength
-    changes, and half of pairs without one, so that the payoffs among some members become known completely: of pairs
-    with equally many games, those of widely spaced snapshots come first.
+    Pairs with the fewest games are next. With `all`, half of the games are of pairs with a live policy, whose strength
+    changes, and half of pairs of frozen members. Among pairs with equally many games, pairs of widely spaced snapshots
+    come first, so that the payoffs among some members become known completely.
     """
     live = _widely_spaced_first(members, pairings(members, "live", rules.mirrored))
     if rules.pairs == "live":
@@ -44,7 +44,10 @@ def _spacing(members: Members, name: str) -> float:
 
 
 def _spaced(members: Members, names: Sequence[str]) -> list[str]:
-    """Return those of `names` with the widest spacing that leaves no more than _MOST_PAIRED; the first ones remain."""
+    """Return at most _MOST_PAIRED of `names`, evenly spaced, the first ones included.
+
+    Members without a spacing (fixed policies, and the first snapshot of each policy) are all returned.
+    """
     spacing = 1
     while len(kept := [name for name in names if _spacing(members, name) >= spacing]) > _MOST_PAIRED:
         if all(math.isinf(_spacing(members, name)) for name in kept):
@@ -56,15 +59,16 @@ def _spaced(members: Members, names: Sequence[str]) -> list[str]:
 def pairings(members: Members, pairs: Literal["live", "frozen"] = "live", mirrored: bool = True) -> list[list[Profile]]:
     """Return the seatings of each pair of members: one of them plays one side, the other one all other sides.
 
-    `live` pairs have a live member, and `frozen` ones none; of many frozen members, evenly spaced ones are paired.
+    `live` pairs have a live policy, and `frozen` pairs have none; of many frozen members, evenly spaced ones are
+    paired.
 
-    A role that a member cannot play is played by the first live policy that can, else by one that never changes. A
-    pair that cannot be seated against each other is left out; with `mirrored` false each has its first seating only.
+    A role that a member cannot play is played by the first live policy that can, else by the first fixed policy. A pair
+    that cannot be seated against each other is left out; if `mirrored` is false, each pair has its first seating only.
     """
     fixed = (name for role in range(len(members.sides.roles)) for name in members.fixed_in(role))
-    everybody = list(dict.fromkeys([*members.incarnations, *members.snapshots, *fixed]))
-    live = [name for name in everybody if members.is_live(name)]
-    frozen = [name for name in everybody if not members.is_live(name)]
+    names = list(dict.fromkeys([*members.incarnations, *members.snapshots, *fixed]))
+    live = [name for name in names if members.is_live(name)]
+    frozen = [name for name in names if not members.is_live(name)]
     if pairs == "live":
         chosen = chain(combinations(live, 2), product(live, frozen))
     else:
@@ -103,8 +107,8 @@ def _fitting(members: Members, name: str, role: int) -> str | None:
 def fewest_first(groups: Sequence[Sequence[Profile]], payoffs: Payoffs, games: int) -> dict[Profile, int]:
     """Return how many of at most `games` games each profile plays, so that their numbers of games become equal.
 
-    The profiles of a group play equally often. A group whose profiles no longer fit into the rest of `games` waits.
-    Games of interchangeable sides count for all their orders.
+    The profiles of a group play equally often. A group with more profiles than remaining games plays no more. Games of
+    interchangeable sides count for all orders of the sides.
 
     >>> from marlflow.league.sides import default_sides
     >>> payoffs = Payoffs(default_sides(["player_0", "player_1"]))
@@ -127,7 +131,7 @@ def fewest_first(groups: Sequence[Sequence[Profile]], payoffs: Payoffs, games: i
 
 
 def _fewest_games(payoffs: Payoffs, group: Sequence[Profile]) -> int:
-    """Return the fewest games of a profile of `group`, each with an equal part of those of a cell that they share."""
+    """Return the fewest games of a profile of `group`; the games of a cell are divided among its profiles."""
     sharing = Counter(map(payoffs.key, group))
     cells = {profile: payoffs.cell(profile) for profile in group}
     return min(0 if cell is None else cell.games // sharing[payoffs.key(profile)] for profile, cell in cells.items())

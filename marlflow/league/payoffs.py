@@ -104,7 +104,7 @@ def game_of(sides: Sides, profile: Profile, result: EpisodeResult, outcome: Game
 class Payoffs:
     """Games by profile (`cells`) and by pair of members in two roles (`pairs`), both updated with each game.
 
-    `decay` applies to games with a live member, whose strength changes; games of frozen members only do not decay.
+    `decay` applies to games with a live policy, whose strength changes; games between frozen members do not decay.
     With `symmetric`, a game counts for every order of its sides, which have equal roles: all orders share one cell, and
     sides that the same members play have the mean of their returns.
 
@@ -133,7 +133,7 @@ class Payoffs:
         self.pairs: dict[tuple[int, str, int, str], PairCell] = {}
         self.past: dict[str, dict[Profile, ProfileCell]] = {}
         self.changes = 0
-        """Counts changes of the tables, so that what follows from them need not be computed again; not saved."""
+        """Counts changes of the tables, so that results computed from them can be cached; not saved."""
         self._roles_of = [sides.of_side(side) for side in range(len(sides.names))]
         self._by_pair: dict[tuple[str, str], list[PairCell]] = {}
 
@@ -228,7 +228,7 @@ class Payoffs:
 
     @property
     def games_counted(self) -> int:
-        """The number of games, including those before a reset."""
+        """The number of games, including games before a reset."""
         tables = (self.cells, *self.past.values())
         return sum(cell.games for cells in tables for cell in cells.values())
 
@@ -278,9 +278,9 @@ class Payoffs:
         return means
 
     def reset(self, member: str, incarnation: int) -> None:
-        """Move all games of a live member to `past[<member>:<incarnation>]`: its successor begins without any.
+        """Move all games of a live policy, which is reset, to `past[<member>:<incarnation>]`; it begins without games.
 
-        With three roles or more, pairs of other members keep what they did in its games.
+        With three roles or more, pairs of other members keep their outcomes in these games.
         """
         self.changes += 1
         moved = {profile: cell for profile, cell in self.cells.items() if member in profile}

@@ -32,7 +32,7 @@ OF_TWO_ROLES = ("nash", "rectified")
 """Solvers of games between two roles that are zero-sum."""
 
 WINDOWS = 10
-"""How often the mean return is compared within `agent_steps`, for `patience`."""
+"""The number of windows in `agent_steps` whose mean returns are compared, for `patience`."""
 
 
 @dataclass
@@ -41,12 +41,12 @@ class PSRO(LeagueMode):
 
     An iteration ends after `agent_steps` agent steps of each oracle, or when no oracle's mean training return has risen
     for `patience` windows of a tenth of that. Each new profile plays `games` games, or fewer if the standard errors of
-    its returns are below `payoff_se`. `solver` computes the meta-strategies. An oracle then begins again from its
-    `initial` parameters, from `fresh` ones, or goes on from the `latest`.
+    its returns are below `payoff_se`. `solver` computes the meta-strategies. An oracle then restarts from its `initial`
+    parameters or from `fresh` ones, or continues from the `latest`.
 
-    `alpharank` of two interchangeable sides (`league.symmetric`) is of one population, whose members meet each other.
+    With two interchangeable sides (`league.symmetric`), `alpharank` uses one population, whose members meet each other.
 
-    The members of a role are all policies that can play it and never change, such as `random`, and all snapshots.
+    The members of a role are all fixed policies that can play it, such as `random`, and all snapshots.
 
     With `rectified` (Balduzzi et al., 2019, arXiv:1901.08106), a role's first oracle trains for the likeliest member
     of its meta-strategy, the second for the next one, each against the rivals that this member does not lose to.
@@ -64,7 +64,7 @@ class PSRO(LeagueMode):
     """The meta-strategy of each role, the probability of each member; empty before the first solution."""
 
     def __post_init__(self) -> None:
-        # By role of the rivals: the mixture that each oracle trains against.
+        # The mixture of rivals that each oracle trains against, by the role of the rivals.
         self._rectified: list[dict[str, dict[str, float]]] = []
         self._windows: dict[str, _Windows] = {}
         # The oracles whose snapshot ends an iteration; used within one change of the population.
@@ -116,7 +116,7 @@ class PSRO(LeagueMode):
         return self.oracle_from != "latest"
 
     def reset_after_snapshot(self, policy: str, generator: np.random.Generator) -> Reset | None:
-        """Return whether `policy` begins again, once the snapshot is taken that ends its iteration."""
+        """Return the reset of `policy` if its new snapshot ends an iteration, or None."""
         del generator
         if policy not in self._ending:
             return None
@@ -150,7 +150,7 @@ class PSRO(LeagueMode):
 
     def _strategies(self, returns: Array, populations: Sequence[Sequence[str]], payoffs: Payoffs) -> Strategies:
         if self.solver == "alpharank":
-            # Imported here, as it takes a fifth of a second, and few runs need it.
+            # Imported here, because the import takes a fifth of a second, and few runs need it.
             from marlflow.league.alpharank import MOST_PROFILES, alpharank, alpharank_of_one_population, marginals
 
             if _are_one_population(populations, payoffs):
@@ -254,7 +254,7 @@ class _Windows:
         self.means, self.begun_at = [], 0
 
     def have_a_plateau(self, patience: int) -> bool:
-        """Return whether the last `patience` means are not above all before."""
+        """Return whether none of the last `patience` means is above all means before."""
         return len(self.means) > patience and max(self.means[-patience:]) <= max(self.means[:-patience])
 
 

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from marlflow.base.sentences import enumerated
 from marlflow.sampling.mapping import group
 
-_TOO_FEW_SIDES = "league.sides needs at least two sides: nobody would be a rival of anybody"
+_TOO_FEW_SIDES = "league.sides needs at least two sides, since rivals play on different sides"
 
 
 @dataclass(frozen=True, slots=True)

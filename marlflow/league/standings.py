@@ -25,7 +25,7 @@ _MOST_LEFT_OUT = 4
 _MOST_MEMBERS = 500
 """The most members whose linear program is solved: it takes some seconds."""
 _ENOUGH_MEMBERS = 8
-"""Matches make the payoffs among evenly spaced snapshots known first, so this many stand for the whole run."""
+"""Matches fill the payoffs among evenly spaced snapshots first, so this many members represent the whole run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def _of_one_population(names: Sequence[str], payoffs: Payoffs) -> MetaWeights:
 
 
 def _without_gaps(names: Sequence[str], missing: Array, payoffs: Payoffs) -> list[int]:
-    """Return the remaining members once those with most missing pairs, then fewest games, are removed."""
+    """Remove the member with most missing pairs (and fewest games) until no pair is missing; return the others."""
     games_by_name = _games_of(payoffs)
     games = np.array([games_by_name.get(name, 0) for name in names])
     gaps, is_kept = missing.sum(axis=1), np.ones(len(names), bool)
@@ -128,7 +128,7 @@ def _of_roles(by_role: Sequence[Sequence[str]], payoffs: Payoffs) -> MetaWeights
 
 
 def _roles_without_gaps(by_role: Sequence[Sequence[str]], missing: Array, payoffs: Payoffs) -> list[list[int]]:
-    """Return the members of each role that are left if those with the largest share of missing profiles go first."""
+    """Remove the member with the largest share of missing profiles until none is missing; return the others by role."""
     games = _games_of(payoffs)
     kept = [list(range(len(names))) for names in by_role]
     while all(kept) and (left := missing[np.ix_(*kept)]).any():
@@ -165,12 +165,12 @@ _MOST_NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One member.
+    """One member's row of the standings.
 
-    `rating` is relative to that of `random` if that is known, and None without games. `win`, `draw` and `loss` are
-    shares of the games against others, `scores` the shares won in each role with draws as half a win, empty if sides
-    are interchangeable; all are None without games, and those of a live member are decayed. `weight` is its weight in a
-    Nash equilibrium or alpha-rank.
+    `rating` is relative to the rating of `random` if that is known, and None without games. `win`, `draw` and `loss`
+    are shares of the games against others, `scores` the shares won in each role with draws as half a win, empty if
+    sides are interchangeable. All are None without games; older games of a live policy have less weight in them.
+    `weight` is its weight in a Nash equilibrium or alpha-rank.
     """
 
     member: str
@@ -205,7 +205,8 @@ def standings(
 ) -> Standings:
     """Return all members by rating, or without ratings by their share of won games.
 
-    `payoffs` is the table of matches, or of training games if none were played; `versions` has those of live policies.
+    `payoffs` is the table of matches, or of training games if no matches were played; `versions` has the versions of
+    live policies.
 
     >>> from marlflow.league.payoffs import Game
     >>> from marlflow.league.sides import default_sides
@@ -227,7 +228,7 @@ def standings(
             Standing(
                 name,
                 members.policy_of(name),
-                # A snapshot begins with the rating of its policy, which none of its own games has confirmed.
+                # A snapshot begins with the rating of its policy, before it has played any game itself.
                 _shown_rating(ratings[name], zero or 0.0) if name in games else None,
                 games.get(name, 0),
                 win,

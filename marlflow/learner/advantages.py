@@ -1,5 +1,7 @@
 """Advantages and value targets of a batch, by the formulas of losses.advantages: GAE and V-trace.
 
+The stages of plans that call these functions are in stages.estimates and stages.joint_updates.
+
 A truncated segment is bootstrapped from the value of the observation after its last row; a terminated one is not.
 
 `bootstrap_at_death` gives credit beyond an agent's death, for teams with a common reward: rewards after the death of

@@ -36,7 +36,7 @@ MANY_PROGRAMS = 16
 _CALL_S = 0.25
 """Seconds of one call, after which an update may end."""
 _GRADIENT_ERROR, _TERM_ERROR = 1e-3, 1e-3
-"""Relative differences from autograd up to which a program is used; rounding gives about 1e-6."""
+"""The largest relative differences from autograd with which a program is used; rounding gives about 1e-6."""
 
 
 class Epoch(NamedTuple):
@@ -52,7 +52,7 @@ EagerStep: TypeAlias = Callable[
 """One step by autograd on (groups, minibatch, number): loss terms and the gradient's norm."""
 
 AddGradient: TypeAlias = Callable[[OptimizerGroup, Mapping[str, Tensor]], LossTerms]
-"""Adds the gradient of a minibatch to that of a loss group, which is 0, and returns the loss."""
+"""Adds the gradient of a minibatch to a loss group's gradient, which is 0 before, and returns the loss."""
 
 
 _CONVOLVES = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -62,11 +62,11 @@ _CONVOLUTIONS = "PyTorch computes its convolutions faster than XLA on a CPU; com
 class CompiledUpdates:
     """Compiles a learner's updates, and runs them where it can.
 
-    With `wanted` "auto", updates are compiled from `AUTO_AFTER` optimizer steps on, and run by autograd where they
-    cannot be, or where autograd is faster. With True, they are compiled from the first on, and what cannot be raises
-    InvalidInput. `why_not` is why nothing can be compiled, if that is known. Whether an update is compiled depends on
-    its loss groups and its padded size, and not on earlier updates, so that a resumed run computes what it would have
-    computed.
+    With `wanted` "auto", updates are compiled from `AUTO_AFTER` optimizer steps on; autograd computes updates that
+    cannot be compiled, or that it computes faster. With True, updates are compiled from the first one on, and an update
+    that cannot be compiled raises InvalidInput. `why_not` is the reason why nothing can be compiled, if there is one.
+    Whether an update is compiled depends on its loss groups and its padded size, and not on earlier updates, so a
+    resumed run computes the same as the run without interruption.
     """
 
     def __init__(self, parameters: LearnerParameters, wanted: Compile, why_not: str = "") -> None:
@@ -95,7 +95,7 @@ class CompiledUpdates:
         return self.is_due(updates) and not (self._why_not or xla.problem())
 
     def refuse(self, why: str, of: Any = None) -> None:
-        """Say once for each `of` that an update is computed by autograd, and why; raises InvalidInput if it may not."""
+        """Note once for each `of` why an update is computed by autograd; raises InvalidInput if it must be compiled."""
         if self._wanted is True:
             raise InvalidInput([f"compile=true, and {why}"])
         if of not in self._said:
@@ -123,7 +123,7 @@ class CompiledUpdates:
     def add_gradient(
         self, group: OptimizerGroup, minibatch: Mapping[str, Tensor], eager: AddGradient, count_varies: bool
     ) -> LossTerms:
-        """Do what `eager` does, compiled where it can be: for processes that exchange gradients before each step."""
+        """Compute the same as `eager`, compiled if possible, for processes that exchange gradients before each step."""
         try:
             program = self._program([group], alone=False)
             return program.add_gradient(minibatch, eager, count_varies, self._scheduled)
@@ -143,7 +143,7 @@ class CompiledUpdates:
         return program
 
     def news(self) -> CompileNews:
-        """Return what was compiled, and what the user is to know, since the last call."""
+        """Return the compilations and the notes for the user since the last call."""
         programs = self._programs.values()
         compiles = sum(program.compiles for program in programs)
         compile_s = sum(program.compile_s for program in programs)
@@ -159,7 +159,7 @@ class CompiledUpdates:
 
 
 class CompileNews(NamedTuple):
-    """Numbers of compilations and the seconds they took, and what the user is to know."""
+    """The number of compilations, the seconds that they took, and notes for the user."""
 
     compiles: int = 0
     compile_s: float = 0.0
@@ -209,7 +209,7 @@ class _Program:
             raise NotCompiled(self._refused[width])
         number, steps, left = job.updates_before + 1, list[list[float]](), len(sizes) * len(epochs)
         priorities: list[Tensor] = []
-        # Epochs differ in their order only, but for noise, and are run together.
+        # Epochs without noise differ only in their order, so they run together.
         together = [[epoch] for epoch in epochs] if any(epoch.noise for epoch in epochs) else [epochs]
         # One minibatch of all items needs no order. Several updates are one program, however many they are.
         is_whole = len(sizes) == len(together[0]) == 1 and job.target is None
@@ -222,7 +222,7 @@ class _Program:
             while done < len(counts):
                 if exchange.ends(limit):
                     return UpdateResult((*self._names, "grad_norm"), steps, minibatches_left=left)
-                # For each padded size, because parameters of just that size would be taken for rows.
+                # Checked for each padded size: parameters of exactly this size would be mistaken for rows.
                 if width not in self._verified:
                     ahead = None if order is None else order[done:]
                     try:
@@ -231,7 +231,7 @@ class _Program:
                         self._refused[width] = str(error)
                         raise
                     self._verified |= {width} if is_verified else set()
-                # Until then one minibatch at a time, whose step is skipped: a refused update has changed nothing.
+                # Until then one minibatch at a time, so that an update that is refused has changed nothing.
                 count = self._count(min(slots, len(counts) - done)) if width in self._verified else 1
                 part = slice(done, done + count)
                 taken = None if order is None else order[part]
@@ -249,7 +249,7 @@ class _Program:
 
     def _count(self, left: int) -> int:
         """Return how many of the minibatches left to take in the next call."""
-        # The first call may compile, and is of few minibatches.
+        # The first call may compile, and has few minibatches.
         timed = 8 if math.isinf(self._seconds_per_step) else int(_CALL_S / max(self._seconds_per_step, 1e-9))
         return max(1, min(left, timed))
 
@@ -363,12 +363,12 @@ class _Program:
     def _verify(self, rows: Mapping[str, Any], order: Any, size: int, eager_step: EagerStep, slots: int) -> bool:
         """Raise NotCompiled if the next minibatch has another gradient by autograd; change nothing.
 
-        Return whether that could be seen: numbers that are not finite are a matter of the parameters and rows.
+        Return whether they could be compared: numbers that are not finite come from the parameters and rows.
         """
         flat, before = self._parameters.flat, [tensor.clone() for tensor in self._mutable()]
-        # Of all groups, those of delayed updates too.
+        # A step number at which every group is updated, groups with delayed updates included.
         number = math.lcm(*(group.every for group in self._groups))
-        # With padding, so that a loss that counts it is found out.
+        # A padded minibatch, so that a loss that counts padding is noticed.
         size = max(1, size - 3)
         try:
             if self._alone:
@@ -380,7 +380,7 @@ class _Program:
         except (NotCompiled, KeyboardInterrupt):
             raise
         except Exception as error:
-            # If it is the loss that is wrong, autograd will say so, too.
+            # If the loss itself is wrong, autograd raises an error, too.
             raise NotCompiled(f"{type(error).__name__} while it was compiled: {error}") from error
         compiled = flat.gradient.clone()
         self._restore(before)
@@ -399,7 +399,7 @@ class _Program:
             if not float((got - wanted).abs().max()) <= _GRADIENT_ERROR * float(got.abs().max()) + 1e-6:
                 raise NotCompiled(_MEANS.format(what=f"gradient of loss group {group.name!r}"))
         for name, value in {**terms, "grad_norm": norm}.items():
-            # Of infinities and NaN, which a finite gradient may have beside it, no difference can be taken.
+            # A loss term may be infinite or NaN although the gradient is finite; infinities and NaN have no difference.
             is_same = math.isclose(named[name], value, rel_tol=_TERM_ERROR, abs_tol=1e-4)
             if not (is_same or (math.isnan(value) and math.isnan(named[name]))):
                 raise NotCompiled(_MEANS.format(what=f"term {name!r}") + f": {named[name]:g} instead of {value:g}")
@@ -425,7 +425,7 @@ _MEANS = (
 
 
 def _padded(columns: Mapping[str, Tensor], wanted: int, is_read: bool) -> dict[str, Any]:
-    """Return columns of `wanted` rows; padding that `is_read` repeats the last row: no numbers that no row has."""
+    """Return columns of `wanted` rows; padding that `is_read` repeats the last row, so its numbers are real."""
     rows = {name: column.numpy() for name, column in columns.items()}
     count = len(next(iter(rows.values())))
     if count == wanted:

@@ -1,4 +1,4 @@
-"""Extra losses: terms of a user's own, whose gradients are added by autograd to those of an algorithm's losses."""
+"""Extra losses: a user's own loss terms; autograd adds their gradients to the gradients of an algorithm's losses."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ _NAME = re.compile(r"\w[\w-]{0,99}")
 class ExtraLoss:
     """A function, to be minimized times `coefficient`, by the parameters of the loss group `group`.
 
-    With `coefficient` None it is only reported. `group` None is the group that trains the actor; of several policies
-    with a group each, all of these.
+    With `coefficient` None it is only reported. `group` None is the group that trains the actor; if several policies
+    have a group each, all of these.
     """
 
     function: ExtraLossFunction
@@ -141,13 +141,13 @@ def added_losses(
 
 
 def scheduled_coefficients(losses: ExtraLosses, agent_steps: int) -> dict[str, float]:
-    """Return the scheduled coefficients after `agent_steps`, as they are sent to learners."""
+    """Return the scheduled coefficients after `agent_steps`, in the form that learners receive."""
     coefficients = {_setting(name): _coefficient_of(loss) for name, loss in losses.items() if loss is not None}
     return {name: float(one.at(agent_steps)) for name, one in coefficients.items() if isinstance(one, Schedule)}
 
 
 def extra_loss_problems(algorithm: str, losses: Mapping[Any, Any], learns: bool) -> Iterator[Problem]:
-    """Yield why an algorithm cannot have these extra losses, as far as that is seen without calling them."""
+    """Yield why an algorithm cannot have these extra losses, as far as it is known without calling them."""
     if losses and not learns:
         yield Problem("does not learn, so it cannot have extra_losses", algorithm, remedy="leave them out")
         return
@@ -166,7 +166,7 @@ def without_extra_losses(policy: Any) -> Any:
 
 
 def _problem(name: Any, loss: Any) -> tuple[str, str] | None:
-    """Return what is wrong with an extra loss, and the remedy."""
+    """Return the problem of an extra loss, and the remedy."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         return "with a name that no term can have", "use letters, digits, _ and -"
     if name in RESERVED:

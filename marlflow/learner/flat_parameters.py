@@ -19,9 +19,9 @@ from marlflow.policy.tensors import in_flat_order
 class FlatParameters:
     """Moves the parameters of `module` into `vector`, float32 [P], and their gradients into `gradient` [P].
 
-    The module keeps its Parameter objects, now views: first the `actors` (by policy), then `groups` (by loss); those
-    with gradients are the span `learning`.
-    Backward passes add to `gradient`. Raises TypeError if actors share parameters, or if any are not float32.
+    The module keeps its Parameter objects, now views: first the `actors` (by policy), then `groups` (by loss);
+    parameters with gradients are the span `learning`. Backward passes add to `gradient`. Raises TypeError if actors
+    share parameters, or if any are not float32.
     """
 
     __slots__ = ("_actors", "_span", "gradient", "learning", "parameters", "publishes_all", "vector")
@@ -84,7 +84,7 @@ class FlatParameters:
     def load_actor(self, policy: str, flat: Tensor) -> None:
         """Copy published parameters [P] into the actor of `policy`, without a critic's that may follow them.
 
-        Raises WeightsMismatch if they are of another network.
+        Raises WeightsMismatch if they belong to another network.
         """
         pieces = self._actors[policy]
         expected = sum(piece.stop - piece.start for piece in pieces)

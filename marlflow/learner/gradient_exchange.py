@@ -57,10 +57,10 @@ class AgreedLimit:
         now_s = perf_counter()
         passed, seconds = self._sum([float(limit.has_passed()), now_s - self._agreed_at_s])
         self._agreed_at_s = now_s
-        # The time in which the group waited for rows counts too: it makes the interval shorter, never longer.
+        # The time that the group waited for rows counts too: it makes the interval shorter, never longer.
         per_s = (self._interval + 1) * self._world_size / max(seconds, 1e-9)
         self._interval = min(int(per_s * _AGREE_EVERY_S), 2 * self._interval + 1, _MOST_MINIBATCHES)
-        # After a limit that has passed, the next update asks at once: the limit may have been moved.
+        # After a limit has passed, the next update checks at once, because the limit may have been moved.
         self._left = 0 if passed else self._interval
         return passed > 0
 
@@ -90,7 +90,7 @@ class GradientExchange(Protocol):
         ...
 
     def all_reduce(self, gradient: Tensor, fraction: float) -> None:
-        """Replace `gradient`, of `fraction` of a minibatch, by that of the whole minibatch."""
+        """Replace `gradient`, of `fraction` of a minibatch, by the gradient of the whole minibatch."""
         ...
 
     def result(self, job: UpdateJob, local: UpdateResult) -> UpdateResult:

@@ -50,8 +50,9 @@ class TorchLearner:
     `policies` defaults to the learner's `name`; `seats` has their agent slots, if known. `module` has an `actor`, or
     `actors` by policy, and a `critic` if `values` is called. `losses` is one loss or several loss groups, on batches of
     type `trains_on`. With `target`, they get a frozen copy of the module, updated by `sync_target`.
-    `part_states` are what the algorithm's parts keep. `loss_groups` are those that stages may train apart, each with
-    its own type of batch. `extra_losses` are added to the losses (see ExtraLoss). `place` None is this process.
+    `part_states` are the states of the algorithm's parts. `loss_groups` names the groups that stages may train
+    separately, each with its own type of batch. `extra_losses` are added to the losses (see ExtraLoss). `place` None is
+    this process.
 
     With `learns_on` "learner", a data-parallel group has a leader, used like a single process, and followers:
 
@@ -59,7 +60,7 @@ class TorchLearner:
     other.follow(address, rank=1, world_size=2)    # in another process, on a learner built the same way
 
     With "workers", a group has replicas, each with its own rows, and every method is collective: call it on all of
-    them. Without a group, the learner takes a ShardedBatch and computes what replicas would.
+    them. Without a group, the learner takes a ShardedBatch and computes the same as replicas would.
     """
 
     place: Place | None = None
@@ -149,11 +150,11 @@ class TorchLearner:
         return self.estimator("critic").values(obs, memory)
 
     def estimator(self, name: str) -> ModuleCritic:
-        """Return what estimates numbers of observations, as `values` does, by the network's module `name`."""
+        """Return a function that estimates numbers of observations by the network's module `name`, as `values` does."""
         return ModuleCritic(getattr(self.module, name), self._tensor, self._autocast)
 
     def part_state(self, name: str) -> Any:
-        """Return what a part of the algorithm keeps under this name; raises TypeError if there is no such part."""
+        """Return the state that a part of the algorithm keeps under this name; raises TypeError if there is none."""
         if name not in self.parameters.part_states:
             raise TypeError(f"learner {self.name!r} was made without a {name}")
         return self.parameters.part_states[name]
@@ -176,8 +177,8 @@ class TorchLearner:
     def reset(self, start: TorchLearner) -> Mapping[str, Weights]:
         """Continue as `start`, a new learner of the same kind, and publish its parameters under the next version.
 
-        Parameters, target, optimizers, random numbers and counts of updates are those of `start`. The version
-        increases, so that none means two sets of parameters. Scheduled values stay.
+        Parameters, target, optimizers, random numbers and counts of updates are taken from `start`. The version
+        increases, so that no version has two sets of parameters. Scheduled values stay.
         """
         first, continued = start.state(), {"version": self.version, "stale_rows_dropped": self.stale_rows_dropped}
         for name, state in self.parameters.part_states.items():
@@ -221,9 +222,9 @@ class TorchLearner:
 
         There are floor(rows / minibatch_agent_steps) minibatches, at least one, of nearly equal size; None means one.
         Sequences are not split. The report's `loss` has the means of the loss terms and of `grad_norm` over the steps
-        taken; steps with a gradient that is not finite are skipped. With `policy`, only the loss groups of this policy
-        are trained, and those of no policy; with `groups`, only those named, of `loss_groups`. Raises ActorLost if a
-        process has ended.
+        taken; steps with a gradient that is not finite are skipped. With `policy`, only the loss groups of this policy,
+        and the groups that belong to no policy, are trained; with `groups`, only these of the `loss_groups`. Raises
+        ActorLost if a process has ended.
         """
         self._verify_groups(groups)
         only = None if groups is None else tuple(groups)

@@ -41,7 +41,7 @@ class LossFunction(Protocol):
 
 
 class Unscheduled:
-    """Base of losses of which nothing is scheduled."""
+    """Base class of losses without scheduled values."""
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
         """Ignore all values."""

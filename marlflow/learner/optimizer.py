@@ -1,6 +1,9 @@
 """Optimizers of a flat parameter vector: Adam as one fused kernel, or a class of torch.optim.
 
 Only elementwise optimizers work on a flat vector.
+
+Gradients are clipped to `max_grad_norm` here, in the step of an optimizer (FlatAdam, _TorchStepper), and not in the
+update loop: the fused kernel of Adam clips in the same pass over memory. Compiled updates clip in `compiled.update`.
 """
 
 from __future__ import annotations
@@ -45,7 +48,7 @@ class Stepper(Protocol):
         ...
 
     def compiled(self) -> OptimizerStep | None:
-        """Return the same step for JAX arrays, whose state is that of `state`; None if there is none."""
+        """Return the same step for JAX arrays, with a state as in `state`; None if there is none."""
         ...
 
     def state(self) -> Mapping[str, Tensor]:
@@ -145,7 +148,7 @@ class FlatAdam:
     def like(self, state: Mapping[str, Any]) -> Mapping[str, Tensor]:
         return self.state()
 
-    # Gradient clipping by the norm (clip_grad_norm_): the kernel divides the gradient by `grad_scale`.
+    # The next two methods clip the gradient's norm, as clip_grad_norm_ does: the kernel divides by `grad_scale`.
     def _step_on_cpu(self, norm: Tensor) -> float:
         size = norm.item()
         if math.isfinite(size):

@@ -129,7 +129,7 @@ COUNTS = ("version", "updates", "updates_when_published", "updates_when_synced")
 class LearnerParameters:
     """The flat parameters of `module`, an optimizer for each loss group, and the frozen `target_module`, if any.
 
-    `part_states` are what the algorithm's parts keep, by name.
+    `part_states` are the states of the algorithm's parts, by name.
 
     `published` has the last published weights of each of `policies` (weight synchronization), all of one version.
     `updates` counts optimizer steps; `updates_when_published` and `updates_when_synced` are its values at the last
@@ -251,7 +251,7 @@ class LearnerParameters:
 
     @property
     def _published_sizes(self) -> dict[str, Array]:
-        # Of several policies, so that a reader can take one of them without building the others' networks.
+        # Saved if there are several policies: a reader then loads one of them without building the others' networks.
         sizes = [len(weights.flat) for weights in self.published.values()]
         return {PUBLISHED_SIZES: np.array(sizes, np.int64)} if len(sizes) > 1 else {}
 

@@ -1,7 +1,7 @@
 """The state that a part of an algorithm keeps at its learner: saved in checkpoints, restored, and reported.
 
-Of the shipped ones, here is the Lagrange multiplier of a limit on costs, in units of reward per cost (Ray, Achiam and
-Amodei, "Benchmarking safe exploration in deep reinforcement learning", 2019, section 4).
+This file has one of the shipped states: the Lagrange multiplier of a limit on costs, in units of reward per cost (Ray,
+Achiam and Amodei, "Benchmarking safe exploration in deep reinforcement learning", 2019, section 4).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class PartState:
     is_constant: ClassVar[bool] = False
     """Whether it never changes after `begin`, so that it may be kept by each of several learners."""
     value: Array
-    """The state, unless a class has methods of its own to save it; always of the same shape and dtype."""
+    """The state, of constant shape and dtype; a class with its own methods to save its state may leave it out."""
     terms: Mapping[str, float] = MappingProxyType({})
     """Numbers that the learner reports with the terms of the losses of an update."""
 
@@ -43,7 +43,7 @@ class PartState:
         self.value = state.copy()
 
     def restarted(self, start: Array) -> Array:
-        """Return the state after a reset of the learner, given that of a new one."""
+        """Return the state after a reset of the learner, given the state of a new one."""
         return start
 
 
@@ -57,7 +57,7 @@ over agents each, and their number; and of the multiplier itself, which losses a
 class Multiplier(PartState):
     """A multiplier of at least 0 that rises while costs are above their limit, and falls while they are below.
 
-    `value` is the multiplier and the totals up to its last step, float64 [3]. `terms` are those of the last step.
+    `value` is the multiplier and the totals up to its last step, float64 [3]. `terms` are the terms of the last step.
     """
 
     name = MULTIPLIER

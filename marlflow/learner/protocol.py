@@ -85,9 +85,10 @@ class Learner(Scheduled, Protocol):
         policy: str | None = None,
         groups: Sequence[str] | None = None,
     ) -> Update:
-        """Train on each row of `batch` once per epoch: all loss groups, or only those of `policy` and of no policy.
+        """Train on each row of `batch` once per epoch.
 
-        With `groups`, only the loss groups of these names are trained.
+        With `policy`, only the loss groups of this policy, and the groups that belong to no policy, are trained; with
+        `groups`, only the loss groups of these names.
         """
         ...
 

@@ -71,7 +71,7 @@ class TracedLosses:
         return loss
 
     def _set_coefficients(self, values: Mapping[str, float]) -> None:
-        # Of all groups: their losses may share some.
+        # All groups, because their losses may share coefficients.
         for group in self._groups:
             group.set_coefficients(values)
 
@@ -80,7 +80,7 @@ def _pieces(flat: FlatParameters, vector: Any) -> dict[int, Any]:
     """Return the parts of `vector` [P] in each parameter's shape, by the parameter's id."""
     from jax import lax
 
-    # Not slices: the gradient by each is as long as the vector, and all are added.
+    # Not slices: the gradient of each slice would be as long as the vector, and all would be added.
     parts = lax.split(vector, [parameter.numel() for parameter in flat.parameters])
     return {id(one): part.reshape(one.shape) for one, part in zip(flat.parameters, parts, strict=True)}
 

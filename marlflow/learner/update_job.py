@@ -21,7 +21,7 @@ class UpdateRequest(NamedTuple):
     """A request to train on each row of `batch` once per epoch.
 
     Minibatches have at least `minibatch` agent steps; None trains on all rows at once. With `policy`, only its loss
-    groups, and those of no policy, are trained; with `groups`, only those of these names.
+    groups, and the groups that belong to no policy, are trained; with `groups`, only the groups of these names.
     """
 
     batch: TrainBatch
@@ -61,7 +61,7 @@ class TargetUpdate(NamedTuple):
 class UpdateJob(NamedTuple):
     """The items on which one process trains: `columns` [count, ...], divided into minibatches by `division`.
 
-    `count_varies` is that of the batch. With `target`, the target network is updated between the minibatches.
+    `count_varies` is the batch's. With `target`, the target network is updated between the minibatches.
     """
 
     columns: Mapping[str, Array]
@@ -88,7 +88,7 @@ class UpdateJob(NamedTuple):
 class UpdateResult(NamedTuple):
     """The loss terms `names` of each step of an update, the last being the gradient's norm.
 
-    `priorities` (by minibatch, if the loss has any) and `order` [N] (None if not shuffled) are of the last epoch.
+    `priorities` (by minibatch, if the loss has any) and `order` [N] (None if not shuffled) belong to the last epoch.
     `minibatches_left` were not trained on, because an UpdateLimit had passed; there are no priorities then.
     """
 
@@ -106,7 +106,7 @@ class UpdateResult(NamedTuple):
         return shuffled if self.order is None else torch.empty_like(shuffled).index_copy_(0, self.order, shuffled)
 
     def by_minibatch(self) -> list[UpdateResult]:
-        """Return the result of each minibatch as that of an update of its own."""
+        """Return the result of each minibatch as if it were one update."""
         taken = [UpdateResult(self.names, [step]) for step in self.steps]
         if self.priorities:
             taken = [one._replace(priorities=[own]) for one, own in zip(taken, self.priorities, strict=True)]
@@ -159,7 +159,7 @@ def merge_steps(
     """Return each step's terms over all processes, as means weighted by rows; `sizes` is [steps][processes]."""
     remaining, merged = [iter(steps) for steps in steps_by_rank], []
     for rows in sizes:
-        # A process has no entry for steps for which it had no rows.
+        # A process has no entry for steps without rows of its own.
         shares = [(count / sum(rows), next(remaining[rank])) for rank, count in enumerate(rows) if count]
         columns = zip(*(step for _, step in shares), strict=True)
         weights = [weight for weight, _ in shares]
@@ -248,19 +248,19 @@ def mean_gradients(gradients: Sequence[Gradients]) -> Gradients:
 
 
 def padded_sizes(job: UpdateJob, sizes: Sequence[int]) -> tuple[int, int]:
-    """Return the padded numbers of items of a minibatch, and of those that minibatches are taken from.
+    """Return the padded number of items of a minibatch, and of the array that minibatches are taken from.
 
-    There is a program for each pair, so few pairs may occur in a run. They depend on this job alone, as a resumed run
-    computes what it would have computed.
+    A program is compiled for each pair of numbers, so few pairs may occur in a run. They depend on this job alone, so a
+    resumed run computes the same as the run without interruption.
     """
     width = padded_size(max(sizes), job.count_varies)
-    # Padding of what minibatches are taken from costs nothing but its memory.
+    # Padding of the array costs memory, and no time.
     return width, width * _doubled(3, len(sizes)) if job.count_varies else 1 << (job.items - 1).bit_length()
 
 
 def padded_size(count: int, count_varies: bool) -> int:
     """Return the padded number of items of a minibatch of `count`; few differ in a run, whatever its batches are."""
-    # Three times a power of two: full sequences are often a power of two, and up to half as many more are cut short.
+    # 3 * 2^n: the number of full sequences is often a power of two, and sequences cut short add at most half of that.
     return _doubled(12, count) if count_varies else _rounded_up(count)
 
 

@@ -1,5 +1,8 @@
 """Advantage estimation: GAE, and V-trace's off-policy corrected value targets and advantages.
 
+These are the formulas alone, on time-major tensors. `learner.advantages` applies them to batches with a critic's
+values, and the stages of `stages.estimates` call it in plans.
+
 V-trace: Espeholt et al., "IMPALA: scalable distributed deep-RL with importance weighted actor-learner architectures",
 2018, https://arxiv.org/abs/1802.01561, section 4.
 """

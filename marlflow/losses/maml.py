@@ -14,8 +14,8 @@ def likelihood_ratio_loss(logp_t: Tensor, behavior_logp_t: Tensor, advantage_t: 
     """Compute the negative importance-weighted advantage, [N], the loss of inner steps.
 
     Its second derivative on-policy is the low-variance curvature of Rothfuss et al., "ProMP: proximal meta-policy
-    search", 2019, https://arxiv.org/abs/1810.06784, equation 10; that of -logp_t * advantage_t lacks the products of
-    gradients.
+    search", 2019, https://arxiv.org/abs/1810.06784, equation 10; the second derivative of -logp_t * advantage_t lacks
+    the products of gradients.
 
     Args:
         logp_t: the adapting policy's log-probabilities, [N], with gradient.

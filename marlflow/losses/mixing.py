@@ -16,8 +16,8 @@ from marlflow.losses.q_learning import greedy_action
 def mean_over_present(values: Tensor, present: Tensor) -> Tensor:
     """Return the mean over joint rows, a scalar, of the mean over the present agents of each row (0 if none is).
 
-    Rows weigh equally, so the mean over shares of a minibatch is that of the whole. Values of absent agents get no
-    gradient, and may be anything.
+    Rows weigh equally, so the mean over shares of a minibatch is the mean over the whole minibatch. Values of absent
+    agents get no gradient, and may be anything.
 
     Args:
         values: one for each agent, [B, K], with gradient.

@@ -45,7 +45,7 @@ def value_loss(v_tm1: Tensor, target_tm1: Tensor) -> Tensor:
 
 
 def clipped_value_loss(v_tm1: Tensor, behavior_v_tm1: Tensor, target_tm1: Tensor, clip_range: float) -> Tensor:
-    """Compute half the squared error, [N], or that of the clipped value if it is larger.
+    """Compute half the squared error, [N], or half the squared error of the clipped value if it is larger.
 
     From the authors' code; Engstrom et al., "Implementation matters in deep policy gradients", 2020,
     https://arxiv.org/abs/2005.12729, section 3.
@@ -88,7 +88,7 @@ def constrained_policy_loss(loss_tm1: Tensor, q_cost_tm1: Tensor, multiplier: fl
 def constrained_advantage(advantage_t: Tensor, cost_advantage_t: Tensor, multiplier: float) -> Tensor:
     """Compute (A - multiplier * A_cost) / (1 + multiplier), [N].
 
-    The division keeps the scale of what is maximized as the multiplier rises.
+    The division keeps the scale of the objective as the multiplier rises.
 
     Args:
         advantage_t: advantages of rewards, [N], neither centered nor scaled.

@@ -1,1 +1,1 @@
-"""Who plays whom: matchmakers, and the dealer that gives their matchups to rollout workers."""
+"""Assign policies to agents in each episode: matchmakers, and the dealer that sends matchups to rollout workers."""

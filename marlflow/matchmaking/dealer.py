@@ -1,7 +1,7 @@
 """The dealer sends the matchups of a run's environments to workers, and the results back to the matchmaker.
 
-Each result is passed on exactly once. Those of one round are in an order that does not depend on the workers' speed.
-With asynchronous workers, a round has the results of one worker, so they come in the order in which workers deliver.
+Each result is passed on exactly once. Within a round, the order of results does not depend on the workers' speed. With
+asynchronous workers, a round has the results of one worker, so results come in the order in which workers deliver them.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Dealer:
         request = dealer.with_matchups(request, ticks=25, env_indices=[0, 2])
         receipts = ...; dealer.record_receipts(receipts)
 
-    `workers` has the environments of each worker; None: one worker steps all. `distinct_members` is how many frozen
-    entries a worker is dealt at most in a round.
+    `workers` has the environments of each worker; None: one worker steps all. `distinct_members` is the most different
+    frozen entries that a worker is dealt in a round.
     """
 
     def __init__(
@@ -72,13 +72,13 @@ class Dealer:
         self.matchmaker = matchmaker_of(matchmaker)
         # Grows and shrinks with the population.
         self._seats = AllowedSeats(self._agents, self._population.fits)
-        # By environment: the matchups of its next episodes, and the number of the first of these.
+        # By environment: the matchups of its next episodes, and the number of the first of these episodes.
         self._dealt: list[deque[Matchup]] = [deque() for _ in range(num_envs)]
         self._first = [0] * num_envs
-        # The matchup of each environment's last begun episode.
+        # The matchup of the episode that each environment began last.
         self._running: list[Matchup] = [{}] * num_envs
-        # Environments whose worker has been given their matchups and has not answered yet, each with the policies that
-        # were reset since then; and those of them whose other matchups are to be dealt again.
+        # Environments whose worker has received matchups and has not answered yet, each with the policies that were
+        # reset since then; and the environments among them whose unused matchups must be dealt again.
         self._in_flight: dict[int, set[str]] = {}
         self._outdated: set[int] = set()
         # Env steps of the shortest episode so far.
@@ -87,7 +87,7 @@ class Dealer:
         self._shared: dict[tuple[str, ...], Matchup] = {}
         self._distinct_members = distinct_members
         self.results = ResultLedger(num_envs)
-        # Seconds for dealing, and for counting results.
+        # Seconds spent on dealing, and on counting results.
         self.deal_s = self.score_s = 0.0
 
     def renew(
@@ -98,8 +98,8 @@ class Dealer:
     ) -> Sequence[Reset]:
         """Let the matchmaker freeze and forget entries; return the policies that it resets.
 
-        After a change, episodes that have not begun are dealt again; those of a worker that is collecting, once it has
-        returned. Raises MatchmakerFailed.
+        After a change, episodes that have not begun are dealt again. For a worker that is collecting, this happens
+        after it has returned. Raises MatchmakerFailed.
         """
         began_s = perf_counter()
         versions = {name: published.version for name, published in weights.items()}
@@ -118,7 +118,7 @@ class Dealer:
         return resets
 
     def _expire(self, reset: set[str]) -> None:
-        # The outcome is of the policy as it was before, and must not count for the policy as it begins again.
+        # A running episode is played by the policy before its reset, so its result must not count after the reset.
         for env_index, running in enumerate(self._running):
             if env_index in self._in_flight:
                 self._in_flight[env_index] |= reset
@@ -129,7 +129,7 @@ class Dealer:
         """Add matchups for `ticks` env steps and changes of the table of weights, for one worker's environments."""
         began_s = perf_counter()
         for env_index in self._in_flight.keys() & set(env_indices):
-            # Its worker was lost, or its request.
+            # The worker or its request was lost.
             self._land(env_index)
         matchups = self.deal(ticks, env_indices)
         self._in_flight.update((env_index, set()) for env_index in env_indices)
@@ -142,7 +142,7 @@ class Dealer:
 
     def deal(self, ticks: int, env_indices: Iterable[int] | None = None) -> dict[int, list[Matchup]]:
         """Return environments' next matchups, for `ticks` env steps by the shortest episode so far; None: of all."""
-        # An environment that has more, shorter episodes waits for the next round.
+        # An environment with more and shorter episodes runs out of matchups, and waits for the next round.
         count = 1 + (ticks - 1) // self._shortest
         envs = range(len(self._dealt)) if env_indices is None else env_indices
         limits: dict[int, DistinctMembers] = {}
@@ -182,7 +182,7 @@ class Dealer:
                 self._land(env_index)
 
     def _land(self, env_index: int) -> None:
-        # Within a limit, each round has entries of its own: matchups that wait would keep theirs for long.
+        # With `distinct_members`, each round chooses its entries again: unused matchups would keep theirs for long.
         if env_index in self._outdated or self._distinct_members is not None:
             self._outdated.discard(env_index)
             self._dealt[env_index].clear()
@@ -200,7 +200,7 @@ class Dealer:
         return [self._deal_episode(EpisodeId(EVALUATION, episode)) for episode in episodes]
 
     def frozen_in(self, matchups: Sequence[Matchup], workers: Iterable[int] | None = None) -> StoredEntries:
-        """Return the frozen entries in `matchups`, and record that these rollout workers hold them; None: all."""
+        """Return the frozen entries in `matchups`, and record that `workers` hold them; None: all rollout workers."""
         return self._population.send(matchups, workers)
 
     def state(self) -> Tree:
@@ -219,7 +219,7 @@ class Dealer:
         }
 
     def load_state(self, tree: Tree) -> None:
-        """Restore what `state` returned; new environments begin with episode 0. `entries` has the frozen ones already.
+        """Restore what `state` returned; new environments begin with episode 0. `entries` must have the frozen entries.
 
         Raises CheckpointUnusable if a matchup cannot be played.
         """
@@ -267,10 +267,10 @@ class DealtWorkers:
         return self._dealer.with_matchups(request, self._ticks, env_indices)
 
     async def collect(self, request: Request, assign: Assign | None = None) -> Round:
-        # All at once, so that it does not depend on who steps an environment, or on lost workers.
+        # All episodes at once, so that matchups do not depend on the division among workers, or on lost workers.
         self._dealer.deal(self._ticks)
         result = await self._workers.collect(request, self._assign)
-        # Before the next request: it must not deal episodes that have begun.
+        # Recorded before the next request, which must not deal episodes that have begun.
         self._dealer.record_receipts(result.receipts)
         self._dealer.end_round()
         return result
@@ -296,10 +296,10 @@ class DealtWorkers:
 
 
 class DistinctMembers:
-    """Seats at most `limit` different frozen entries in the matchups that wait for one worker, `earlier` ones first.
+    """Limits the matchups that one worker has to at most `limit` different frozen entries; `earlier` ones stay.
 
-    A matchup beyond the limit becomes one of the earlier ones that seat versions of the same policies, so entries are
-    dealt as often as without a limit, over many rounds. `policy_of` has the policy of each frozen entry.
+    A matchup beyond the limit is replaced by an earlier one with versions of the same policies. Over many rounds,
+    entries are dealt as often as without a limit. `policy_of` has the policy of each frozen entry.
 
     >>> of = {"main@1": "main", "main@2": "main", "main@3": "main"}
     >>> members = DistinctMembers(2, of, [{"a": "main", "b": "main@1"}, {"a": "main", "b": "main@2"}])
@@ -337,7 +337,7 @@ class DistinctMembers:
         if name not in self._policy_of or name in self._seated:
             return name
         others = [other for other in self._seated if self._policy_of[other] == self._policy_of[name]]
-        # Without any version of that policy, the policy itself.
+        # If no version of the policy is seated, the policy itself.
         return others[draw % len(others)] if others else self._policy_of[name]
 
 
@@ -366,7 +366,7 @@ class ResultLedger:
             if result.episode <= newest:
                 self.stale += 1
                 continue
-            # An environment begins its episodes one after the other, so those in between will have no result.
+            # An environment plays its episodes one after the other, so skipped episodes will have no result.
             self.lost += result.episode - newest - 1
             self._newest[result.env] = result.episode
             if reset and set(reset.get(result.env, ())).intersection(result.matchup.values()):

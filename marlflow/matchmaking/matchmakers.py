@@ -28,7 +28,7 @@ from marlflow.sampling.receipts import EpisodeResult, Evaluated
 def matchmaker_name(matchmaker: object) -> str:
     """Return the name of a matchmaker's function or class."""
     named = matchmaker
-    # A functools.partial has its function in `func`, like a function that stands for a matchmaker.
+    # functools.partial and _OfFunction have the function that they wrap in `func`.
     while hasattr(named, "func"):
         named = named.func
     return str(getattr(named, "__qualname__", type(named).__name__))
@@ -39,12 +39,12 @@ _OWN = ("marlflow.matchmaking.", "marlflow.league.payoffs")
 
 @contextmanager
 def called(matchmaker: object, what: str, kind: str = "matchmaker") -> Iterator[str]:
-    """Give the words for a call of a matchmaker; an exception becomes MatchmakerFailed with them."""
+    """Yield a description of a call of a matchmaker; an exception becomes MatchmakerFailed with this description."""
     where = f"{kind} {matchmaker_name(matchmaker)}, {what}"
     try:
         yield where
     except MatchmakerFailed:
-        # Of a part of the matchmaker, such as a league's outcome: it has its own words.
+        # Raised by a part of the matchmaker, such as a league's outcome, with a description of its own.
         raise
     except Exception as error:
         raise MatchmakerFailed(where, f"it raised {type(error).__name__}: {error}", _user_traceback(error)) from error
@@ -52,7 +52,7 @@ def called(matchmaker: object, what: str, kind: str = "matchmaker") -> Iterator[
 
 def _user_traceback(error: Exception) -> str:
     frame: TracebackType | None = error.__traceback__
-    # The first frames are of this module and of the caller.
+    # The first frames belong to this module and its caller.
     while frame is not None and frame.tb_frame.f_globals.get("__name__", "").startswith(_OWN):
         frame = frame.tb_next
     return "".join(traceback.format_exception(type(error), error, frame, chain=False))
@@ -72,7 +72,7 @@ class EpisodeId(NamedTuple):
 
 
 class Matchmaker:
-    """Base class of matchmakers: override `__call__`, and what else is needed; every other method does nothing.
+    """Base class of matchmakers: override `__call__`, and others as needed; every other method does nothing.
 
     {"player_0": "main", "player_1": "rival"} = matchmaker(EpisodeId(3, 7), ["player_0", "player_1"], rng)
 
@@ -80,13 +80,13 @@ class Matchmaker:
     """
 
     def __call__(self, episode: EpisodeId, agents: Sequence[str], generator: np.random.Generator) -> Mapping[str, str]:
-        """Return a policy or frozen version for each of `agents`, all declared agents."""
+        """Return a policy or a frozen entry for each of `agents`, which are all declared agents."""
         raise NotImplementedError
 
     def change_population(self, published: Mapping[str, int], agent_steps: Mapping[str, int]) -> PopulationChange:
-        """Return what to freeze and forget, given learning policies' versions and sampled agent steps.
+        """Return the policies to freeze and the frozen entries to forget; called before each round.
 
-        Called before each round.
+        `published` has the version of each learning policy, `agent_steps` the agent steps that it has sampled.
         """
         return PopulationChange()
 
@@ -95,9 +95,9 @@ class Matchmaker:
         return ()
 
     def resets(self) -> Sequence[Reset]:
-        """Return what to reset before the next round.
+        """Return the policies to reset before the next round.
 
-        Called before each round, after `change_population`, which therefore freezes the version before the reset.
+        Called before each round, after `change_population`, which can freeze the version before the reset.
         """
         return ()
 
@@ -150,7 +150,7 @@ class RandomSeats(Matchmaker):
     def __post_init__(self) -> None:
         names = tuple(self.policies)
         if not names:
-            raise ConfigInvalid(["policies is empty; name those that are to be seated"])
+            raise ConfigInvalid(["policies is empty; name the policies to assign"])
         if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
             raise ConfigInvalid([f"policies has {', '.join(map(repr, twice))} more than once; name each one once"])
         object.__setattr__(self, "policies", names)
@@ -180,7 +180,7 @@ class AllowedSeats:
                 yield f"it seated agent {agent!r}, which does not exist{meant(str(agent), self.agents, 'there are')}"
         for agent in self.agents:
             if agent not in matchup:
-                yield f"it seated nobody as agent {agent!r}"
+                yield f"it seated no policy as agent {agent!r}"
                 continue
             policy = matchup[agent]
             if not isinstance(policy, str) or policy not in self.fits:
@@ -188,7 +188,7 @@ class AllowedSeats:
                 yield f"it seated {policy!r} as agent {agent!r}, and there is no such policy{remedy}"
             elif agent not in self.fits[policy]:
                 fitting = ", ".join(self.fits[policy])
-                yield f"it seated policy {policy!r} as agent {agent!r}, but the policy's spaces are those of {fitting}"
+                yield f"it seated policy {policy!r} as agent {agent!r}, but the policy has the spaces of {fitting}"
 
 
 def deal_one(matchmaker: Matchmaker, seats: AllowedSeats, episode: EpisodeId, seed: int) -> dict[str, str]:

@@ -68,18 +68,18 @@ class RunEnd:
 
 
 Answer: TypeAlias = StopRun | EvaluateNow | None
-"""What a callback may return of what happens; None: nothing is asked."""
+"""A callback's return value: a request to the run, or None."""
 
 
 class Callback:
-    """Base class of callbacks and sinks: override what you need.
+    """Base class of callbacks and sinks: override methods as needed.
 
     An exception of a callback is a fault, which is counted (`faults.callbacks_failed`), and the run continues. Reports
     are copies, so changing one changes nothing else.
     """
 
     def problems(self) -> Iterable[str]:
-        """Return what is missing, such as a package that is not installed; checked before the run starts."""
+        """Return why it cannot work, such as a package that is not installed; called before the run starts."""
         return ()
 
     def began(self, info: RunInfo) -> Answer:
@@ -109,7 +109,7 @@ class Callback:
         return {}
 
     def state(self) -> Mapping[str, Any]:
-        """Return what a resumed run has to know, as numbers, strings, lists and mappings; it is in each checkpoint."""
+        """Return the state to save in each checkpoint, as numbers, strings, lists and mappings."""
         return {}
 
     def load_state(self, state: Mapping[str, Any]) -> None:

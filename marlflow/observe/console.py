@@ -93,7 +93,7 @@ class PlainConsole(RunConsole):
         self._write(_opening(info))
 
     def report(self, record: Report) -> None:
-        # The last report of a run may repeat an env step: what is new then is in the summary. A run that failed in its
+        # The last report of a run may repeat an env step; its new values are in the summary. A run that failed in its
         # first round, at env step 0, has nothing but faults to report.
         if record["env_steps"] not in (0, None if self._last is None else self._last["env_steps"]):
             self._write_policies(record)

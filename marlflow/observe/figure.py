@@ -33,7 +33,7 @@ INK: Final = "#333333"
 GRID: Final = "#DDDDDD"
 NOTE: Final[dict[str, Any]] = {"loc": "left", "fontsize": 9, "color": "#666666"}
 _SUFFIXES = ("", "k", "M", "G", "T")
-# Below this, and up to so many characters, numbers have neither a suffix nor an exponent.
+# Numbers below _PLAIN_TO, of at most _PLAIN_CHARACTERS, have neither a suffix nor an exponent.
 _PLAIN_TO, _PLAIN_CHARACTERS = 1e4, 6
 _MOST_DIGITS = 17
 
@@ -53,8 +53,8 @@ def new_figure(width: float, height: float, title: str) -> Figure:
 def tick_labels(values: Sequence[float]) -> list[str]:
     """Return a label for each tick of an axis, as short as the distance of the ticks allows.
 
-    A label is the whole number that it stands for: nothing is factored out at the end of the axis, and two different
-    values never have the same label.
+    A label is the complete number: nothing is factored out at the end of the axis, and two different values never have
+    the same label.
 
     >>> tick_labels([0.0, 0.25, 0.5]), tick_labels([0.0, 500_000.0, 1_500_000.0]), tick_labels([2e-7, 0.0])
     (['0.00', '0.25', '0.50'], ['0', '500k', '1.5M'], ['2e−7', '0'])
@@ -82,7 +82,7 @@ def _longest(labels: Sequence[str]) -> int:
 
 
 def _plain(value: float, digits: int) -> tuple[str, float]:
-    """Return a number with so many decimals, and the value that this is."""
+    """Return a number with `digits` decimals as text, and the value of this text."""
     text = f"{value:,.{digits}f}"
     # None has a minus before a zero.
     return text.removeprefix("-") if not text.strip("-0.,") else text, float(text.replace(",", ""))
@@ -205,7 +205,7 @@ def team_evaluations(reports: Reports, learner: str) -> Curve:
     known: dict[float, float] = {}
     for report in reports:
         value = report["learners"].get(learner, {}).get("eval_team_return_mean")
-        # All policies are evaluated at once, and only their metrics tell when.
+        # All policies are evaluated at once; only their metrics have the env steps.
         steps = [found["eval_env_steps"] for found in report["policies"].values() if found.get("eval_env_steps")]
         if value is not None and steps:
             known[steps[0]] = value

@@ -1,4 +1,4 @@
-"""What consoles show of reports: rates and time shares of two, progress toward the end, and the rows of the table."""
+"""Compute what consoles show from reports: rates and time shares between two, progress to the end, table rows."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _NOTHING = StageMetrics(items=0, rows=0, dropped=0, rows_dropped=0, busy_s=0.0, 
 class StageShares:
     """Shares of the time that a stage was metered between two reports: they sum to 1, or all are 0 if it was not.
 
-    A call that runs at other processes is metered when it ends, and calls that overlap count each, so that this time is
-    not that between the reports.
+    A call in another process is metered when it ends, and overlapping calls all count, so this time differs from the
+    time between the reports.
     """
 
     busy: float

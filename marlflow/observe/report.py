@@ -121,7 +121,7 @@ class LeaguePlayerMetrics(TypedDict):
 class LeagueReport(TypedDict):
     """State of a league."""
 
-    members: int  # learning policies, their snapshots, and policies that never change
+    members: int  # live policies, their snapshots, and fixed policies
     epoch: int  # how often the population changed
     games: int  # training games counted
     games_stale: int  # results that came twice or too late
@@ -185,7 +185,7 @@ class RunInfo:
     """A run's constant properties.
 
     `stop` has the stop conditions by configuration key: `env_steps`, `time_s`, `policies.<id>.return_mean`. `id` is the
-    same after each resume, and `resumed` None before the first. `configuration` is that of `experiment.json`.
+    same after each resume, and `resumed` None before the first. `configuration` is as in `experiment.json`.
     """
 
     name: str

@@ -24,7 +24,7 @@ class AppendedFile:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Unbuffered, so that a failed write leaves nothing that closing the file would try to write again.
+        # Unbuffered, so that closing the file does not repeat a failed write.
         self._file = path.open("ab", buffering=0)
         self._size = self._file.seek(0, os.SEEK_END)
         self._waiting: list[bytes] = []
@@ -73,8 +73,8 @@ METRICS = "metrics.jsonl"
 class JsonlSink(Callback):
     """Writes one JSON object per line and report to `path`; NaN and infinities become null.
 
-    Of a resumed run's file it removes the reports after the checkpoint, which are listed in `dropped`. Raises OSError
-    while the disk refuses a report, which is then written before the next one.
+    If a run is resumed, it removes the reports after the checkpoint from the file, and lists them in `dropped`. Raises
+    OSError while the disk refuses a report, which is then written before the next one.
     """
 
     def __init__(self, path: Path) -> None:

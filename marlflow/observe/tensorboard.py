@@ -1,7 +1,7 @@
 """Writes reports, the configuration and its hyperparameters as TensorBoard events.
 
-torch's SummaryWriter is not used, only its functions that make summaries: a full disk ends its thread, and what waited
-for it is lost (docs/decisions/0058). The file is written here, in whole pieces.
+torch's SummaryWriter is not used, only its functions that make summaries: a full disk ends its thread, and queued
+summaries are lost (docs/decisions/0058). The file is written here, in whole pieces.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from marlflow.observe.callback import Callback, RunEnd
 from marlflow.observe.report import Report, RunInfo
 from marlflow.observe.sinks import AppendedFile, scalars_by_step, settings
 
-# Sections of the configuration that describe what is trained; the others would be columns that rarely differ.
+# Sections of the configuration that describe the training; others would be columns that rarely differ.
 _HPARAMS = ("seed", "env", "policies", "default_policy", "learners", "mapping", "league", "rollouts", "stop")
 _NUMBERS = itertools.count()
 

@@ -40,7 +40,7 @@ class ClockOffset:
         low, high = sent_s - work[0], received_s - work[1]
         self.low, self.high = max(self.low, low), min(self.high, high)
         if self.low > self.high:
-            # A clock was set, or its process is another one now.
+            # A clock was set, or its process was replaced.
             self.low, self.high = min(low, high), max(low, high)
         offset = min(max(0.0, self.low), self.high)
         if offset and math.isfinite(self.low) and math.isfinite(self.high):
@@ -181,7 +181,7 @@ class Timeline(Callback):
     def follow(
         self, collecting: Collection[str], publishing: Collection[str], queued: Callable[[], Mapping[str, int]]
     ) -> None:
-        """Draw arrows from the stages that collect rounds to those that publish weights, each as `plan/stage`.
+        """Draw arrows from the stages that collect rounds to the stages that publish weights, each as `plan/stage`.
 
         `queued` returns the number of items at each stage.
         """

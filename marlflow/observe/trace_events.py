@@ -28,7 +28,7 @@ _GZIP = 16 + zlib.MAX_WBITS
 
 
 class TraceFile:
-    """Appends events to `path`; `earlier` are those of a file that another process has left.
+    """Appends events to `path`; `earlier` are the events that an earlier process wrote to it.
 
     Raises OSError while the disk refuses a piece, which is then written before the next one.
     """
@@ -163,7 +163,7 @@ class TraceEvents:
         self.num_made = 0
 
     def continue_from(self, earlier: Sequence[Mapping[str, Any]]) -> None:
-        """Go on with the origin, names and numbers of a file's events; of an empty file, begin one."""
+        """Continue with the origin, names and numbers of a file's events, or begin an empty file."""
         for event in earlier:
             if event["ph"] == "M":
                 self._take_up(event)

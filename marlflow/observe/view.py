@@ -1,7 +1,7 @@
 """The console on a terminal: a header, a table of policies, a table of stages, with log lines above them.
 
-Columns and rows depend on the terminal's size: where it is too narrow, the least important columns are left out, and
-those that name a row stay whole.
+Columns and rows depend on the terminal's size: if it is too narrow, the least important columns are left out; columns
+that name a row stay complete.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _MOST_INFOS = 2
 _EVALUATION_COLUMNS = len("at 100.0k")
 _AGENTS_COLUMNS = 24
 _LEFT_OUT = ("std", "length", "staleness", "per s", "episodes", "agents", "agent steps", "updates", "algorithm", "loss")
-"""Columns of policies, in the order in which they are left out where the terminal is too narrow for all."""
+"""Columns of policies, in the order in which they are left out if the terminal is too narrow for all."""
 _STAGES_LEFT_OUT = ("bar", "rows", "items", "waits for room", "waits for input", "busy")
 # Header, faults, rollout workers, footer, two table heads, blanks, "more" lines, and space above for messages.
 _ROWS_BESIDE_TABLES = 16
@@ -153,7 +153,7 @@ class _Column:
 
 
 def _fitted(columns: Sequence[_Column], width: int, gap: int, left_out: Sequence[str]) -> tuple[list[_Column], int]:
-    """Return the columns that fit, without those that are left out first, and the width that they leave."""
+    """Return the columns that fit and the width that remains; columns are left out in the order of `left_out`."""
     kept = list(columns)
     for name in (*left_out, ""):
         left = width - sum(column.width for column in kept) - gap * (len(kept) - 1)
@@ -264,7 +264,7 @@ def _agents(rows: Sequence[TableRow], wide: bool) -> list[str]:
 
 
 def _loss_terms(row: TableRow, room: int) -> str:
-    """Return as many whole terms of a loss as have room, or the number that stands for it."""
+    """Return the terms of a loss, as many as there is room for, or else its total."""
     if row.learned is None:
         return ""
     loss = row.learned["loss"]

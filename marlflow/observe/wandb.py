@@ -36,7 +36,7 @@ class WandbSink(Callback):
         self._run: Any = None
 
     def problems(self) -> Iterator[str]:
-        """Yield what is missing: the package, or for `online` a key."""
+        """Yield what is missing: the package, or a key for `online`."""
         if missing := missing_extra("wandb", "wandb"):
             yield from missing
         elif self.mode == "online" and not _has_key():

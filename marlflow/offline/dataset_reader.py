@@ -126,7 +126,7 @@ class DatasetWorker:
         weights, schedules = request.weights, request.schedules
         if policy in weights:
             self._versions[policy] = weights[policy].version
-        # The version of the current weights: the recorded one is of another learner.
+        # The version of the current weights, because the recorded version belongs to another learner.
         version = self._versions.get(policy, 0)
         carried = int(batch.segments["carried"].sum())
         batch = batch.with_columns(version=np.full_like(batch.columns["version"], version))
@@ -170,7 +170,7 @@ class DatasetWorker:
             before = f"policy {policy!r} had {position['of']} recorded fragments when it was kept"
             raise CheckpointUnusable([f"{before}, and has {reader.size} now; give it the same records"])
         if position["mark"] != reader.mark:
-            before = f"the records of policy {policy!r} are others than those that it was kept with"
+            before = f"the records of policy {policy!r} are not the records of the saved state"
             raise CheckpointUnusable([f"{before}; give it the same records"])
         reader.positions[env_index] = position["next"]
 

@@ -1,7 +1,7 @@
 """Actors: how actions are computed for any policy, and the base of actors with a network.
 
-There, `outputs` computes the network for all rows, and `choose` takes the actions. Apart, many members of one network
-share one choice (see `policy.stacked`).
+There, `outputs` computes the network for all rows, and `choose` takes the actions. They are separate, so that many
+members of one network share one choice (see `policy.stacked`).
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ Scheduled: TypeAlias = float | Array
 
 
 def as_scheduled(value: Scheduled) -> Scheduled:
-    """Convert one number to a float; leave one per row as it is."""
+    """Convert one number to a float; return an array with one number per row unchanged."""
     return value if isinstance(value, np.ndarray) else float(value)
 
 

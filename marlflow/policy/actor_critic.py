@@ -52,7 +52,7 @@ class ActorCritic(nn.Module):
     def forward(self, obs: Tensor, central: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the actor's outputs [N, ...] of `obs` [N, ...], and the critic's values [N].
 
-        The values are those of `obs`, or of `central` [N, ...] if the critic is central.
+        The critic sees `obs`, or `central` [N, ...] if it is central.
         """
         if self.critic_torso is not None:
             return self.actor(obs), self.critic(obs if central is None else central)
@@ -118,7 +118,7 @@ class TeamActorCritic(nn.Module):
         name, *others = self.policies
         self.first = ActorCritic(spaces[name], models[name], models[name], seed, normalize_values, critic_sees)
         generator = torch.Generator().manual_seed(seed + 1)
-        # No ModuleDict: a policy's name may be that of one of its methods, or contain a dot.
+        # No ModuleDict: a policy's name may equal the name of one of its methods, or contain a dot.
         self.others = nn.ModuleList(stochastic_actor(spaces[other], models[other], generator) for other in others)
 
     @property
@@ -140,6 +140,6 @@ class TeamActorCritic(nn.Module):
         return self.first.value_error(squared)
 
     def critic_parameters(self) -> Iterator[nn.Parameter]:
-        """Yield the critic's parameters, with those of value normalization."""
+        """Yield the critic's parameters, including the parameters of value normalization."""
         actors = {parameter for actor in self.actors.values() for parameter in actor.parameters()}
         return (parameter for parameter in self.parameters() if parameter not in actors)

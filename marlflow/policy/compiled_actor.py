@@ -1,6 +1,6 @@
 """An actor as a pure function in JAX: its network traced from torch, and its choice of actions.
 
-Each choice is that of the actor's `choose`, in float32, for rollouts that are one compiled call. A choice belongs to
+Actions are chosen as by the actor's `choose`, in float32, for rollouts that are one compiled call. A choice belongs to
 the exact function: an actor of another class whose `choose` is its own has none here, and acts tick by tick.
 """
 
@@ -254,7 +254,7 @@ _CHOICES: Mapping[Callable[..., Any], Callable[[Any], CompiledChoice]] = {
 
 
 class Given(NamedTuple):
-    """The inputs of an actor beside observations: its parameters, matrices transposed, and its settings by name."""
+    """The inputs of an actor except observations: its parameters, matrices transposed, and its settings by name."""
 
     parameters: tuple[Any, ...]
     settings: Mapping[str, Any]
@@ -317,7 +317,7 @@ class CompiledActor:
             raise NotCompiled(f"{type(error).__name__} while its network was traced: {error}") from error
 
     def given(self) -> Given:
-        """Return the parameters and settings of now."""
+        """Return the current parameters and settings."""
         settings = self.settings
         arrays = [parameter.detach().cpu().numpy() for parameter in self._parameters]
         # XLA multiplies faster by the transpose of torch's matrices. Copies, because the actor's parameters may change.
@@ -326,7 +326,7 @@ class CompiledActor:
 
     @property
     def settings(self) -> Mapping[str, float]:
-        """The settings of now, by name."""
+        """The current settings, by name."""
         return compiled_choice(self._actor).settings
 
     def stacked(self, members: Sequence[StackedMember | None]) -> Given:
@@ -362,7 +362,7 @@ class CompiledActor:
         of = jnp.where(active, members, count)
         order = jnp.argsort(of)
         first = jnp.searchsorted(of[order], jnp.arange(count + 1))
-        # Each row's place among those of its member.
+        # Each row's position among the rows of its member.
         place = jnp.zeros(rows, jnp.int32).at[order].set(jnp.arange(rows, dtype=jnp.int32) - first[of[order]])
         compute = jax.vmap(self._outputs, (0, 0, None if memory is None else 0))
 
@@ -389,7 +389,7 @@ class CompiledActor:
         return jax.lax.while_loop(lambda now: now[0] <= last, some, (jnp.int32(0), empty))[1]
 
     def act(self, given: Given, obs: Any, action_mask: Any, memory: Any, random: CounterRandom) -> tuple[Chosen, Any]:
-        """Return what is chosen for N observations, and their next memory, as `Actor.act` in training."""
+        """Return the choices for N observations, and their next memory, as `Actor.act` does in training."""
         outputs, after = None, memory
         obs = encoded(self._observation, obs)
         if self._network is not None:

@@ -40,7 +40,7 @@ def one_ply(obs: Array, action_mask: Array | None, generator: RowRandom) -> Arra
 
 
 def _completions(own: Array, other: Array) -> Array:
-    """Return the empty cells [N, 42] that complete a line of which `own` [N, 42] has all others."""
+    """Return the empty cells [N, 42] that complete a line whose other cells are all in `own` [N, 42]."""
     missing_one = (own @ _LINES.T == 3) & (other @ _LINES.T == 0)
     found: Array = (missing_one.astype(np.float32) @ _LINES > 0) & (own == 0)
     return found

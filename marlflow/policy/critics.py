@@ -100,7 +100,7 @@ def _build_join(spaces: Spaces, model: TorsoConfig, generator: torch.Generator) 
 
 
 class CostCritic(nn.Module):
-    """Estimates costs to come, with layers of its own; it sees what the critic of rewards sees.
+    """Estimates costs to come, with its own layers and the same input as the critic of rewards.
 
     `normalize_values`: value normalization by Pop-Art (see ReturnScale).
     """

@@ -26,7 +26,7 @@ JointCriticSees: TypeAlias = Literal["state", "observations"]
 """The environment's global state, or the observations of all agents of the learner."""
 
 Prefix: TypeAlias = Literal["", "next_"]
-"""Of the columns of JointTransitions: of the decisions themselves, or of what follows them."""
+"""The prefix of columns of JointTransitions: none for the decisions, `next_` for what follows them."""
 
 
 class JointCritics(nn.Module):

@@ -1,4 +1,4 @@
-"""Mixers, which make one value for a team of its agents' values (VDN, QMIX), and what a mixer sees."""
+"""Mixers, which combine agents' values into one value of the team (VDN, QMIX), and their inputs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class SumMixer(nn.Module):
 class MonotonicMixer(nn.Module):
     """A network from agents' values to the team's, which increases with each (QMIX: Rashid et al., 2018, section 4).
 
-    Hypernetworks of what the mixer sees give its weights, of which the absolute values are used, and its biases.
+    Hypernetworks compute its weights and biases from the mixer's input; the weights' absolute values are used.
     `hypernet_layers` 1 is linear, 2 has a hidden layer.
     """
 
@@ -138,15 +138,15 @@ class Numbers(nn.Module):
 
 
 Prefix: TypeAlias = Literal["", "next_"]
-"""Of the columns of JointTransitions: of the decisions themselves, or of what follows them."""
+"""The prefix of columns of JointTransitions: none for the decisions, `next_` for what follows them."""
 
 
 class TeamQNetwork(nn.Module):
     """Publishes `actors`, by policy. All agents of a policy share its actor.
 
     `mixer` maps the agents' values [N, K], presence [N, K] and the rows of `mixer_input` (None: it sees nothing) to the
-    team's value [N]. Agents are in the order of `actors`, and those of a policy in the order of its seats.
-    `normalize_rewards`: values are those of rewards divided by `reward_unit`, their running root mean square.
+    team's value [N]. Agents are in the order of `actors`, and within a policy in the order of its seats. With
+    `normalize_rewards`, values estimate the return of rewards divided by `reward_unit`, their running root mean square.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class RecurrentTeamQNetwork(TeamQNetwork):
         values = []
         for policy, actor in self.actors.items():
             recurrent = cast("RecurrentNetworkActor[QActor]", actor)
-            # Each seat is a sequence of its own: [S * K_p, B + L + 1, ...].
+            # Each seat is a separate sequence: [S * K_p, B + L + 1, ...].
             seats = columns[f"{policy}:obs"].shape[2]
             obs, valid = (columns[f"{policy}:{name}"].transpose(1, 2).flatten(0, 1) for name in ("obs", "valid"))
             q = unrolled_after(burn_in, recurrent, obs, columns[f"{policy}:memory"].flatten(0, 1), valid)

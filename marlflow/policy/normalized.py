@@ -17,7 +17,7 @@ _MIN_VARIANCE = 1e-8
 _CLIP_DEVIATIONS = 10.0
 """Number of standard deviations at which a normalized observation is clipped."""
 _WINDOW_ROWS = 1e6
-"""Rows after which old ones fade, so that statistics follow a policy that changes what it observes."""
+"""The number of rows after which older rows fade, so that statistics follow a policy whose observations change."""
 
 
 @runtime_checkable
@@ -132,7 +132,7 @@ class ReturnScale(nn.Module):
 class RewardUnit(nn.Module):
     """Divides rewards by their running root mean square, so that learning does not depend on their unit.
 
-    Nothing is subtracted: that would change what it is worth to end an episode early.
+    No mean is subtracted: that would change the value of ending an episode early.
     """
 
     def __init__(self) -> None:
@@ -148,7 +148,7 @@ class RewardUnit(nn.Module):
         """Update from the team's rewards; in sequences, only trained steps count."""
         with torch.no_grad():
             rewards = _valid_rows(columns, "reward", "trained").reshape(-1, 1)
-            # Zeros before the first reward would make the unit nearly nothing at once.
+            # Zeros before the first reward would make the unit almost 0.
             if bool(rewards.any()) or float(self.moments.count):
                 self.moments.add(rewards)
 

@@ -95,7 +95,7 @@ class QActor(NetworkActor):
 def q_head(
     features: int, num_actions: int, dueling: bool, generator: torch.Generator, gain: float
 ) -> DuelingHead | nn.Linear:
-    """Build a head of action values, orthogonal with `gain`: the spread of the first values, about."""
+    """Build a head of action values, orthogonal with `gain`, which is about the spread of the first values."""
     if dueling:
         return DuelingHead(features, num_actions, generator, gain)
     return linear(features, num_actions, gain, generator)

@@ -278,7 +278,7 @@ class RecurrentActorCritic(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Return actor outputs [S, T, ...] of `obs` [S, T, ...] and values [S, T]; see `RecurrentTorso.unroll`.
 
-        The values are those of `central` [S, T, ...] if the critic is central.
+        The critic sees `central` [S, T, ...] if it is central.
         """
         outputs, features, _ = self.actor.unroll(obs, memory, valid)
         if central is not None:

@@ -51,7 +51,7 @@ class RowGroups:
 
     @property
     def padding(self) -> float:
-        """By what factor the number of rows grows if each group has room for the largest."""
+        """The factor by which the number of rows grows if each group has room for the largest."""
         return len(self.slots) * int(self.counts.max()) / len(self.place)
 
     def padded(self, rows: Tensor) -> Tensor:
@@ -74,7 +74,8 @@ _TOLERANCE = 1e-4
 class Vmapped:
     """A network's outputs for several members in one call, by torch.func.
 
-    A network may do what cannot be vectorized, or read parameters elsewhere than in its own modules; `check` finds out.
+    A network may contain operations that cannot be vectorized, or read parameters outside of its own modules; `check`
+    finds out.
     """
 
     def __init__(self, network: NetworkActor, parameters: Sequence[nn.Parameter]) -> None:
@@ -107,7 +108,7 @@ class Vmapped:
         memory: Tensor | None,
         expected: tuple[Tensor, Tensor | None],
     ) -> None:
-        """Compare with what a loop found; one that is wrong is reported, and not to be called."""
+        """Compare with the outputs of a loop; if they differ, this is reported, and it must not be called."""
         self.is_checked = True
         try:
             found = self(stacks, groups, obs, memory)
@@ -119,7 +120,7 @@ class Vmapped:
             other is not None and torch.allclose(one, other, _TOLERANCE, _TOLERANCE, equal_nan=True)
             for one, other in pairs
         ):
-            self._give_up("its outputs would differ from those of one version alone")
+            self._give_up("its outputs would differ from the outputs of one version alone")
 
     def _give_up(self, reason: str) -> None:
         self.is_wrong = True
@@ -145,14 +146,14 @@ class _Outputs(nn.Module):
 
 
 LARGEST_STACKED = 250_000
-"""Parameters beyond which members act by their published weights, without a copy of these."""
+"""Number of parameters beyond which members act by their published weights, without a copy."""
 LARGEST_BATCHED = 25_000
-"""Parameters beyond which members act one after the other: to gather theirs costs more than the calls it saves."""
+"""Number of parameters beyond which members act one after the other: gathering them costs more than the saved calls."""
 _FEWEST_BATCHED = 4
 _MOST_PADDING = 4
 """Dense layers are batched from this many groups on, unless padding multiplies the rows by more."""
 _FEWEST_VMAPPED = 16
-"""Groups from which one vmapped call is faster than a loop."""
+"""The number of groups from which one vmapped call is faster than a loop."""
 
 
 class ActingMembers(Protocol):
@@ -273,7 +274,7 @@ class StackedMembers:
     def _load_schedule(self, slot: int, scheduled: Mapping[str, float]) -> None:
         for name, value in scheduled.items():
             values = self._scheduled.get(name, np.empty(0, np.float64))
-            # Slots that were not loaded yet get the same value: one that differs costs time.
+            # Slots that were not loaded yet get the same value, because different values cost time.
             self._scheduled[name] = values = np.append(values, np.full(max(0, len(self._views) - len(values)), value))
             values[slot] = value
         self._differing = [name for name, values in self._scheduled.items() if (values != values[0]).any()]

@@ -24,7 +24,7 @@ _FEEDFORWARD = 4
 
 
 class Attention(nn.Module):
-    """Causal self-attention with several heads: a position sees itself and those before it."""
+    """Causal self-attention with several heads: a position sees itself and earlier positions."""
 
     def __init__(self, size: int, num_heads: int, gain: float, generator: torch.Generator) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class TokenTransformer(nn.Module):
 class Transformer:
     """A causal transformer over tokens, MultiDiscrete([V] * T) with T of at most 16; the value 0 is padding.
 
-    Features are those of the last token that is not padding. Every decision computes the whole sequence again.
+    Features come from the last token that is not padding. Every decision computes the whole sequence again.
     """
 
     num_layers: TinyCount = 2  #: blocks of attention and dense layers

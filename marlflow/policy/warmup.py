@@ -32,7 +32,7 @@ class WarmupActor:
         return self._actor
 
     def act(self, obs: Array, action_mask: Array | None, memory: Any, mode: Mode, generator: RowRandom) -> Acted:
-        # Evaluation modes must show what the actor has learned.
+        # Evaluation modes must show the trained actor.
         chooser = self._uniform if self.acts_uniformly and mode == "explore" else self._actor
         return chooser.act(obs, action_mask, memory, mode, generator)
 
@@ -67,7 +67,7 @@ class WarmupActor:
 
 
 def network_of(actor: Actor) -> nn.Module | None:
-    """Return the torch module that an actor computes with; None if it has none, or is of another kind."""
+    """Return the torch module that an actor computes with; None if it has none, or is another kind of policy."""
     if isinstance(actor, WarmupActor):
         return network_of(actor.inner)
     if isinstance(actor, AdaptedActor):

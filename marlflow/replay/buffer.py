@@ -53,7 +53,7 @@ class Store(Protocol[Drawn_co]):
 
     @property
     def terms(self) -> Mapping[str, int]:
-        """Settings that saved rows depend on, in addition to those of their windows."""
+        """Settings that saved rows depend on, in addition to the settings of their windows."""
         ...
 
     @property
@@ -152,7 +152,7 @@ class StoredReplay(Generic[Drawn]):
 
     @property
     def draws_uniformly(self) -> bool:
-        """Whether draws do not depend on priorities, or on what a subclass does with updates between them."""
+        """Whether draws depend neither on priorities nor on updates by a subclass between them."""
         own = type(self)
         is_plain = own.draw is StoredReplay.draw and own.reprioritize is StoredReplay.reprioritize
         return is_plain and self._sampler.is_uniform
@@ -310,7 +310,7 @@ class ReplayBuffer(StoredReplay[Transitions]):
 
 
 class Windows(NamedTuple):
-    """Each row's n-step window, float64 except `steps`, [N] each; `reward` is of the rewards' shape.
+    """Each row's n-step window, float64 except `steps`, [N] each; `reward` has the rewards' shape.
 
     `reward` is the discounted sum of `steps` rewards, `discount` the factor of the bootstrap value: of the next row, or
     of the segment's bootstrap observation.

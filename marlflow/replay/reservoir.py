@@ -30,8 +30,8 @@ class Reservoir:
     uniform, with replacement. Random numbers are a function of `seed` and of the numbers of rows inserted and drawn, so
     that the sample does not depend on how rows were divided into batches.
 
-    A row that is taken in gets the next row number. A checkpoint has the rows taken in since the last one, of
-    which there are about capacity * (1 + log(inserted / capacity)) over a whole run. Raises InvalidInput.
+    A row that is taken in gets the next row number. A checkpoint has the rows stored since the last one: in total about
+    capacity * (1 + log(inserted / capacity)) over a whole run. Raises InvalidInput.
     """
 
     __slots__ = (
@@ -55,7 +55,7 @@ class Reservoir:
             raise InvalidInput([f"replay {name!r}: capacity_agent_steps is at least 1, not {capacity_agent_steps}"])
         self.capacity, self.name, self.place, self._seed = capacity_agent_steps, name, place, seed
         self._inserted = self._emptied_at = self._drawn = self._stop = self._stored = 0
-        # As long as the columns: the number of the row in each slot; those from `_stored` on are not in use.
+        # As long as the columns: the number of the row in each slot; slots from `_stored` on are unused.
         self._numbers_by_slot = np.zeros(0, np.int64)
         self._columns: dict[str, Array] = {}
 
@@ -79,7 +79,7 @@ class Reservoir:
         taken_in = np.flatnonzero(slots < self.capacity)
         numbers = np.arange(self._stop, self._stop + len(taken_in))
         self._stop += len(taken_in)
-        # If several rows are for one slot, the last one remains, as if they had come one by one.
+        # If several rows are for one slot, the last one remains, as if they had been inserted one by one.
         slots, last = np.unique(slots[taken_in][::-1], return_index=True)
         last = len(taken_in) - 1 - last
         self._grow(int(slots[-1]) + 1 if len(slots) else 0, columns)
@@ -146,7 +146,7 @@ class Reservoir:
             self.clear()
 
     def clear(self) -> None:
-        """Empty the reservoir: later rows are a sample of those inserted from now on."""
+        """Empty the reservoir: its rows will be a sample of the rows inserted from now on."""
         self._emptied_at, self._stored = self._inserted, 0
 
     def begin_at(self, first_row_id: int) -> None:

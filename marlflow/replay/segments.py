@@ -27,13 +27,13 @@ class StoredColumns:
     """The columns that a store keeps, in addition to the windows of NStep; `optional` ones may be in no batch."""
 
     seen: Mapping[str, str]
-    """What is needed also after a row's window, with the segment property that has it after the last row."""
+    """Columns also needed after a row's window, each with the segment property that has it after the last row."""
     taken: Sequence[str]
     properties: Sequence[str] = ()
     """Properties of segments, stored unchanged."""
     optional: frozenset[str] = frozenset()
     present: Sequence[str] = ()
-    """Columns of which each true entry is an agent step; without any, each row is one."""
+    """Columns whose true entries are agent steps; without any, each row is one agent step."""
     infos: Mapping[str, At] = field(default_factory=dict)
     """Columns of infos, stored too: of those that add up, n-step sums."""
 
@@ -50,7 +50,7 @@ class SegmentStore:
     """Stores at most `capacity` rows in whole segments; a unit is a row."""
 
     row_name: ClassVar[str] = "agent steps"
-    """What rows are, in errors."""
+    """The name of rows in errors."""
 
     __slots__ = (
         "_names",
@@ -150,7 +150,7 @@ class SegmentStore:
         return first, self.stop
 
     def _windows(self, row_ids: Array) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Return the columns of stored rows, [B, ...], and those seen after their windows."""
+        """Return the columns of stored rows, [B, ...], and the columns seen after their windows."""
         rows, _ = self._rings()
         slots = row_ids % self.capacity
         columns = {name: ring.take(slots, axis=0) for name, ring in rows.columns.items() if name != "segment"}

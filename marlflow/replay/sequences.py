@@ -58,7 +58,7 @@ class SequenceSteps(NamedTuple):
     """Where the steps of S drawn sequences are: up to B of burn-in, and up to L trained rows."""
 
     ends: Mapping[str, Array]
-    """The sequences' properties, and what follows their last rows, [S, ...] each."""
+    """The sequences' properties, and the values after their last rows, [S, ...] each."""
     first: Array
     """The first trained row, [S, 1]."""
     burned: Array
@@ -124,7 +124,7 @@ class SequenceStore(SegmentStore):
         fits = newest_that_fit(batch, self.capacity)
         if fits is batch:
             return batch
-        # Start at a sequence without burn-in: the burn-in rows of those before it would not be stored.
+        # Start at a sequence without burn-in: the burn-in rows of other sequences would not be stored.
         begins = np.argmax(fits.segments["burn_in"] == 0)
         return fits.only(np.arange(len(fits.segments["length"])) >= begins)
 
@@ -150,7 +150,7 @@ class SequenceStore(SegmentStore):
         return SequenceSteps(ends, first, burned, step, step[self.burn_in : -1] < length)
 
     def _seen(self, name: str, steps: SequenceSteps) -> Array:
-        """Return a column, [S, B + L + 1, ...], with what follows each sequence's last row."""
+        """Return a column, [S, B + L + 1, ...], with the value after each sequence's last row."""
         column = self._at(name, steps.first + steps.step, steps.burned)
         column[steps.after] = steps.ends[name]
         return column

@@ -34,9 +34,9 @@ class UtteranceReplay(ReplayBuffer):
 def utterances(batch: Batch, layout: UtteranceLayout) -> Batch:
     """Return a row for each utterance that ends in `batch`, in segments as its tokens.
 
-    Its `obs` is that before the first token, its `action` all tokens, int64 [L], and its reward that of the last token.
-    The next observation of a segment's last utterance is its `bootstrap_obs`, before the first token of the next one.
-    Raises InvalidInput as `spoken`.
+    Its `obs` is the observation before the first token, its `action` all tokens, int64 [L], and its reward the last
+    token's. The next observation of a segment's last utterance is its `bootstrap_obs`, before the first token of the
+    next one. Raises InvalidInput as `spoken`.
     """
     said, lasts = spoken(batch, layout), batch.ends()
     rows = np.flatnonzero(said.ends)

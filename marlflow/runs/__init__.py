@@ -1,1 +1,1 @@
-"""What lies in the folder of a run: checkpoints and their members, its state, and the runs that come with marlflow."""
+"""Files of a run's folder: checkpoints and their members, the run's state; and the runs that come with marlflow."""

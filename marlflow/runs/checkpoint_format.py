@@ -262,7 +262,7 @@ def load_replay(replay: Any, state: bytes | memoryview, rows: Sequence[bytes | m
 
 
 def check_names(learners: Collection[str], names: Collection[str]) -> None:
-    """Raise CheckpointUnusable unless the files are of exactly these learners, and of the workers."""
+    """Raise CheckpointUnusable unless there are files of exactly these learners, and of the workers."""
     # Replays may be missing: checkpoint.replay=none omits them.
     expected = {learner_file(learner) for learner in learners} | {WORKERS}
     of_learners = {name for name in names if name.startswith("learner.")}

@@ -1,6 +1,6 @@
 """Save and load a run's checkpoints (save_checkpoint), crash-safe: the newest complete one can always be loaded.
 
-What it contains is described by `checkpoint_format`.
+`checkpoint_format` describes the contents of a checkpoint.
 
 A checkpoint is written to a temporary folder, synced and renamed. Temporary names: `.partial-<env_steps>` (being
 written), `.replaced-<env_steps>` (until the new checkpoint of the same env steps is in place), `.removed-<env_steps>`.
@@ -119,7 +119,7 @@ class CheckpointStore:
         notes: Tree,
         metric: float | None,
     ) -> Path:
-        """Write a checkpoint, delete those beyond `keep`, and return its path.
+        """Write a checkpoint, delete older ones beyond `keep`, and return its path.
 
         `files` are contents, or paths of files that never change, which are hard-linked. So are files of the last
         checkpoint (written or continued from) that `shared` names. `notes` are JSON data. A metric that is not finite
@@ -199,7 +199,7 @@ class CheckpointStore:
         )
 
     def _retire(self) -> None:
-        # Folders that cannot be removed, or are of another format, stay: a run does not fail for them.
+        # Folders that cannot be removed, or have another format, stay: a run does not fail because of them.
         with contextlib.suppress(OSError):
             known = sorted(self._scan()[0], key=_newness, reverse=True)
             undamaged = [checkpoint for checkpoint in known if checkpoint.path not in self._damaged]

@@ -21,7 +21,7 @@ log = logging.getLogger("marlflow")
 LOCK: Final = ".lock"
 """The file in a run's folder that its process locks."""
 STATE: Final = "state.json"
-"""The file in a run's folder that says how far it is."""
+"""The file in a run's folder with its state."""
 STOP: Final = "stop_requested"
 """The file in a run's folder that asks it to stop."""
 _FORMAT = "marlflow run state 1"
@@ -34,7 +34,7 @@ LOST: Final = "its process ended without a word: it was killed, or its machine w
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """How far a run is, why it ended (empty while it runs), and since when, in seconds since the epoch."""
+    """The state of a run, the reason of its end (empty while it runs), and its beginning (seconds since the epoch)."""
 
     name: StateName
     reason: str = ""
@@ -42,7 +42,7 @@ class RunState:
 
 
 UNKNOWN: Final = RunState("unknown")
-"""The state of a run that wrote none, as those of earlier versions."""
+"""The state of a run that wrote none, such as a run of an earlier version."""
 
 
 def write_state(run_dir: Path, name: StateName, reason: str = "") -> None:
@@ -80,7 +80,7 @@ def is_stop_requested(run_dir: Path) -> bool:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return why an error ended a run, as one line: that of the user's code, if it caused it."""
+    """Return the reason why an error ended a run, as one line; if the user's code caused it, its own error."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, UserCodeFailed):
         cause = cause.__cause__
@@ -130,7 +130,7 @@ def _is_locked(run_dir: Path) -> bool:
     except Timeout:
         return True
     except (OSError, NotImplementedError):
-        # A folder of another user, or a file system without locks: what is written has to do.
+        # A folder of another user, or a file system without locks: trust the written state.
         return _read(run_dir / STATE).name == "running"
     lock.release()
     return False

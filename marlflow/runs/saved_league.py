@@ -23,8 +23,9 @@ from marlflow.runs.saved_runs import DRIVER, chosen, frozen_names, usable
 class SavedLeague:
     """A league as it was at a checkpoint.
 
-    `algorithms` has the name of each policy's, `agent_steps` the number that each live policy has sampled. `games` and
-    `env_steps` are those of training games. `meta` has the meta-strategy of each role, if the mode has any.
+    `algorithms` has the name of each policy's algorithm, `agent_steps` the agent steps that each live policy has
+    sampled. `games` and `env_steps` count training games. `meta` has the meta-strategy of each role, if the mode has
+    one.
     """
 
     checkpoint: Checkpoint
@@ -47,7 +48,7 @@ class SavedLeague:
 
     @property
     def payoffs(self) -> Payoffs:
-        """The table that standings are made of: that of matches, or of training games if none were played."""
+        """The table that standings are made of: the matches, or training games if no matches were played."""
         return self.matches if self.matches.cells else self.train
 
     def versions(self) -> dict[str, int]:
@@ -82,7 +83,7 @@ class SavedRun:
 
     @property
     def names(self) -> list[str]:
-        """Everybody who can play: the members of the league, or else policies and frozen versions of them."""
+        """All players: the members of the league, or else policies and frozen versions of them."""
         if self.league is not None:
             return self.league.members.names
         return [*self.notes.identity["policies"], *frozen_names(self.checkpoint)]

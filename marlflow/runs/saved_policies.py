@@ -117,7 +117,7 @@ def _live(run: SavedRun, policy: str, size_of: Callable[[str], int] | None) -> t
         raise ConfigInvalid([_saved_together(run, learner, policy)])
     first = sum(sizes[one] for one in together[: together.index(policy)])
     if sum(sizes.values()) != len(flat):
-        raise ValueError("the published parameters are not those of its policies")
+        raise ValueError("the published parameters do not fit its policies")
     return int(state["version"]), flat[first : first + sizes[policy]], None
 
 
@@ -156,7 +156,7 @@ def read_export(path: Path) -> SavedPolicy:
 
 
 def from_export(data: bytes, source: str) -> SavedPolicy:
-    """Return what `to_export` was given; raises ConfigInvalid for any other contents, naming `source`."""
+    """Return the arguments of `to_export`; raises ConfigInvalid for any other contents, naming `source`."""
     try:
         (flat,) = load(data).values()
         size = int.from_bytes(data[:_HEADER_BYTES], "little")

@@ -1,6 +1,6 @@
-"""What a user names of a saved run: its folder, or `gallery:<name>`, a checkpoint in it, and who may play.
+"""Find what a user names of a saved run: its folder or `gallery:<name>`, a checkpoint in it, and its players.
 
-Nothing heavy is imported, so that a wrong name is refused at once.
+No slow module is imported, so that a wrong name is refused at once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ EXPERIMENT = "experiment.json"
 """The file of a run's folder that describes its experiment as plain data, in the form of a configuration."""
 
 Which = Literal["best"] | int | None
-"""Which checkpoint of a run: that of the highest metric, that of so many env steps, or the newest."""
+"""A checkpoint of a run: the best by a metric, the one at this number of env steps, or (None) the newest."""
 RUN_MARKS = ("run.json", EXPERIMENT, "checkpoints", ".hydra")
 """A run's folder has at least one of these."""
 PREFIX = "gallery:"
@@ -44,7 +44,7 @@ TEAM: Final = "team"
 EXPORTED: Final = ".safetensors"
 """The ending of the files of `marlflow league --export`."""
 FROZEN: Final = "frozen."
-"""What the names of the files of frozen policies in a checkpoint begin with."""
+"""The prefix of the names of frozen policies' files in a checkpoint."""
 
 
 def folder(run_dir: Path) -> Path:
@@ -62,9 +62,9 @@ def chosen(
 ) -> Checkpoint:
     """Return a valid checkpoint of a run; raise CheckpointUnusable if it is not there.
 
-    The best is that of the highest metric `checkpoint.best`. If the run had none, it is that with the highest score:
-    `scores` returns those of checkpoints, by env steps. If one is damaged that would have been chosen, a warning
-    is logged; if `strict`, CheckpointUnusable is raised.
+    The best checkpoint has the highest metric `checkpoint.best`. If the run set none, it has the highest score;
+    `scores` returns the score of each checkpoint, by env steps. If the checkpoint to choose is damaged, a warning is
+    logged and another one is chosen; if `strict`, CheckpointUnusable is raised.
     """
     checkpoint = _chosen(run_dir, which, scores)
     if checkpoint.passed_over and strict:
@@ -99,7 +99,7 @@ def _chosen(run_dir: Path, which: Which, scores: Callable[[], Mapping[int, float
 
 
 def skipped(checkpoint: Checkpoint) -> str | None:
-    """Return one sentence on the damaged checkpoints in place of which this one is used; None if there are none."""
+    """Return one sentence on the damaged checkpoints that this one replaces; None if there are none."""
     if not checkpoint.passed_over:
         return None
     return f"{_damaged(checkpoint)}; checkpoint {checkpoint.env_steps} is used instead"
@@ -128,7 +128,7 @@ def run_folder(given: Path | str, purpose: str, verb: str) -> Path:
 
     `gallery:<name>` is a run that comes with marlflow. No link in a folder may lead out of it.
 
-    `purpose` is who needs it, a command for example, and `verb` what it does with it.
+    For messages, `purpose` names the command or function that needs the run, and `verb` says what it does with a run.
     """
     if str(given).startswith(PREFIX):
         return unpacked(str(given).removeprefix(PREFIX))
@@ -167,8 +167,8 @@ def shipped_runs() -> list[str]:
 def unpacked(name: str) -> Path:
     """Return a folder of this user's with the run `name`; raises ConfigInvalid if there is none, or no folder for it.
 
-    It is a copy in the user's cache folder, because evaluations are written into the folder of their run. One of other
-    files has another name, so nothing is ever replaced but what was damaged.
+    It is a copy in the user's cache folder, because evaluations are written into the folder of their run. Other files
+    get another name, so only damaged files are ever replaced.
     """
     if name not in (names := shipped_runs()):
         raise ConfigInvalid([f"there is no {PREFIX}{name}{meant(name, names)}; there are {', '.join(names) or 'none'}"])

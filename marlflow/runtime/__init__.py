@@ -1,1 +1,1 @@
-"""Runtimes: workers, learners and replays, in one process or in those of Ray."""
+"""Runtimes: workers, learners and replays, in one process or in processes of Ray."""

@@ -20,7 +20,7 @@ from marlflow.sampling.worker import worker_name
 
 _SMALLEST_SHARE = 0.01
 _SLACK = 1e-9
-# Of hundreds of processes, a few show which ones are meant.
+# An error about hundreds of processes names this many of them.
 _MOST_NAMED = 10
 """Tolerance for sums of fractions."""
 
@@ -29,7 +29,7 @@ _MOST_NAMED = 10
 class Machines:
     """The free resources of each machine, by Ray's names.
 
-    `here`: the only machine is that of this process, so its memory can be checked, too. `whole`: the total of all
+    `here`: the only machine is this process's, so its memory can be checked, too. `whole`: the total of all
     machines, if other runs use some.
     """
 
@@ -99,7 +99,7 @@ def problems(
     """Return a problem for each resource that is short, including shares of CPUs.
 
     If there are none, return one for each group of colocated processes that fits none of `machines`. `whole` has the
-    totals, if `available` is only what other runs leave free.
+    totals, if `available` has only the resources that other runs leave free.
     """
     requested: Counter[str] = Counter()
     users: dict[str, list[str]] = {}
@@ -246,7 +246,7 @@ def _layout(requests: Sequence[ResourceRequest], share: float) -> BundleLayout:
 
 
 def _colocated(requests: Sequence[ResourceRequest]) -> list[list[ResourceRequest]]:
-    """Group each process with those on its machine."""
+    """Group processes by machine."""
     groups = {request.name: [request] for request in requests if request.colocate_with is None}
     for request in requests:
         if request.colocate_with is not None:

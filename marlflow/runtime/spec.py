@@ -89,7 +89,7 @@ class PolicySpec:
     spaces: Spaces
     seed: int
     columns: Mapping[str, Literal["credited", "info"]] = field(default_factory=dict)
-    """Info columns of its rows, besides those that its algorithm needs (see `Policy.row_columns`)."""
+    """Info columns of its rows, in addition to the columns that its algorithm needs (see `Policy.row_columns`)."""
     reward_from: Mapping[str, ScheduledFloat] = field(default_factory=dict)
     """The columns that are added to rewards, with their coefficients."""
 
@@ -110,7 +110,7 @@ class PolicySpec:
         return acting.capabilities.as_learned
 
     def has_network_of(self, other: PolicySpec) -> bool:
-        """Return whether its parameters may be those of another policy: algorithm, model and spaces are equal."""
+        """Return whether it can take over another policy's parameters: algorithm, model and spaces are equal."""
         return (self.algorithm.name, self.model, self.spaces) == (other.algorithm.name, other.model, other.spaces)
 
 

@@ -86,7 +86,7 @@ class InlinePlace:
 class _ChainRun:
     def __init__(self, calls: Sequence[Callable[[Any], Any]], items: Sequence[Any]) -> None:
         self._calls, self._items = calls, items
-        # What runs ahead looks at all stages after it.
+        # An operator that runs ahead needs the calls of all stages after it.
         self._stages = [call for call in calls if isinstance(call, StageCall)]
         ahead = takewhile(lambda call: isinstance(call.operator, RunsAhead), self._stages)
         self._leading = list(ahead) if len(self._stages) == len(calls) else []

@@ -47,12 +47,12 @@ class Memory:
         return self._memory[lanes]
 
     def update(self, lanes: Array, after: Array, version: int) -> dict[str, Array]:
-        """Set the memory of `lanes` to `after`, computed by `version`; return the one before.
+        """Set the memory of `lanes` to `after`, computed by `version`; return the memory before.
 
         `memory_version` is the version that computed it; for zeros, the acting one.
         """
         computed_by = self._version[lanes]
-        # Zeros were computed by no version: rows get the acting one.
+        # No version computed zeros, so their rows get the acting version.
         before = {"memory": self._memory[lanes], "memory_version": np.where(computed_by < 0, version, computed_by)}
         self._memory[lanes] = after
         self._version[lanes] = version
@@ -116,7 +116,7 @@ class ActingPolicy:
         self.buffer = StepBuffer(columns, (spaces.action_shape, spaces.action_dtype)) if recorded else None
 
     def for_evaluation(self, lanes: int, mode: EvaluationMode) -> ActingPolicy:
-        """Return one with the same actor for `lanes` other lanes, without recording; a memory is zero."""
+        """Return one with the same actor for `lanes` other lanes, which records nothing; its memory is zero."""
         acting = ActingPolicy(self.policy, self.actor, self.spaces, lanes, False, self._state, mode)
         acting.info_columns = self.info_columns
         return acting
@@ -182,7 +182,7 @@ class ActingPolicy:
 
 
 class ActionDecoder:
-    """Converts rows of the actions of `policy` to what the action space would sample."""
+    """Converts rows of the actions of `policy` to elements of the action space."""
 
     def __init__(self, policy: str, space: gym_spaces.Space[Any]) -> None:
         self._policy, self._space = policy, space
@@ -195,7 +195,7 @@ class ActionDecoder:
             self._ends = space.low.astype(np.float32), space.high.astype(np.float32), space
 
     def choices(self, action: Array) -> list[Any]:
-        """Convert `action` rows to what `action_space.sample()` would return."""
+        """Convert the rows of `action` to elements of the action space, as `action_space.sample()` returns."""
         if self._discrete:
             try:
                 return [self._discrete[number] for number in action.tolist()]
@@ -204,7 +204,7 @@ class ActionDecoder:
         return list(self.values(action))
 
     def values(self, action: Array) -> Array:
-        """Convert `action` rows to those of the action space, [N, ...]; raises MarlflowError."""
+        """Convert the rows of `action` to actions of the action space, [N, ...]; raises MarlflowError."""
         space = self._space
         if isinstance(space, gym_spaces.Discrete) and not _are_numbers_below(action, int(space.n)):
             wrong = action[(action < 0) | (action >= space.n)][0]
@@ -221,5 +221,5 @@ class ActionDecoder:
 
 
 def _are_numbers_below(action: Array, count: int) -> bool:
-    # One comparison: a negative number is a large one without sign.
+    # One comparison is enough, because a negative number becomes a large unsigned one.
     return not len(action) or int(action.astype(np.int64, copy=False).view(np.uint64).max()) < count

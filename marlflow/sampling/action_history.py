@@ -66,7 +66,7 @@ class History:
                 if column.size:
                     digests = self._digests(acting.policy, name, column)
                     if acting.in_order and len(digests) == len(hashes):
-                        # One policy decides in all lanes: no index needed.
+                        # One policy decides in all lanes, so no index is needed.
                         hashes += digests
                     else:
                         hashes[acting.where] += digests

@@ -80,7 +80,7 @@ class BatchedEnvPool(EnvSource):
         self.alive[lanes] = self.decides[lanes] = False
 
     def discard(self, indices: Sequence[int]) -> None:
-        # Only a call that raised leaves environments that must be made again.
+        # Environments must be made again only after a call that raised.
         del indices
 
     def deciding(self) -> Array:
@@ -155,7 +155,7 @@ class BatchedEnvPool(EnvSource):
             # Agents that ended earlier learn how the episode ended, such as whether their team won.
             told = np.unique(np.concatenate([ended, lanes_in(np.flatnonzero(over), self.stride)]))
             given = self._numbers(self.columns.last, step)[:, told]
-            # For them, a 0 may say that there is no number.
+            # For such agents, 0 may mean that there is no number.
             last = told, np.where(np.isfinite(given) & (np.isin(told, ended) | (given != 0.0)), given, np.nan)
         over_now = np.flatnonzero(over).tolist()
         return LaneStep(False, None, rewards, infos, ended, terminated[ended], last, over=over_now, broken=broken)
@@ -201,7 +201,7 @@ class BatchedEnvPool(EnvSource):
         try:
             step = self.guarded(lambda: self._read(self.env.reset(indices, seeds), "reset()"), "reset()")
         except EnvironmentFailed as failure:
-            # No rows of the episodes that were to begin are lost, and their numbers are used up.
+            # Episodes that failed to begin have no rows to lose, and their numbers are not used again.
             self.is_running[indices] = True
             return LaneStep(broken=self._all_broke(failure))
         finally:
@@ -218,7 +218,7 @@ class BatchedEnvPool(EnvSource):
         self._latest.add(step, indices)
 
     def take_over(self, running: Array, alive: Array, decides: Array) -> None:
-        """Continue what a compiled call left: `running` [B], whether agents live and act next, [B, A].
+        """Continue the episodes after a compiled call: `running` [B], and whether agents live and act next, [B, A].
 
         Raises EnvironmentFailed.
         """
@@ -260,7 +260,7 @@ class BatchedEnvPool(EnvSource):
         return states.astype(space.dtype)
 
     def guarded(self, call: Callable[[], _T], doing: str) -> _T:
-        """Return what `call` returns, under the watchdog; raises EnvironmentFailed."""
+        """Return the result of `call`, run under the watchdog; raises EnvironmentFailed."""
         try:
             return self._call(call, self, doing)
         except EnvironmentFailed:
@@ -310,7 +310,7 @@ class LatestSteps:
     def rows(
         self, name: Literal["observations", "action_masks"], layout: GroupLayout, lanes: Array, env_of: Array
     ) -> Array:
-        """Return the rows of `lanes`, which are in the environments `env_of`, [N, ...], a copy."""
+        """Return a copy of the rows of `lanes`, which are in the environments `env_of`, [N, ...]."""
         if len(self._steps) == 1:
             return layout.rows(getattr(self._steps[0], name), lanes)
         source = self._step_of[env_of]

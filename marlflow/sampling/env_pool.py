@@ -52,9 +52,9 @@ class EnvPool(EnvSource):
         self._results: list[StepResult] = [_IDLE] * count
         self._lanes_of: list[list[int]] = [[] for _ in self.adapters]
         self._actions: list[Any] = []
-        # The observations and masks of all lanes that wait; None if they are to be gathered again.
+        # The observations and masks of all lanes that wait; None if they must be gathered again.
         self._waiting: tuple[list[Any], list[Array | None]] | None = None
-        # How the lanes ended that did in the last step.
+        # How lanes ended in the last step.
         self._ends: dict[int, AgentEnd] = {}
         self._to_reopen: set[int] = set()
         # The counts of environments that were closed.
@@ -70,7 +70,7 @@ class EnvPool(EnvSource):
         return None if adapter.declared or index in self._to_reopen else list(adapter.agents)
 
     def seat(self, index: int, agents: Sequence[str]) -> None:
-        # An environment may not know the spaces of agents that are not there: slots are then given as they come.
+        # An environment may not know the spaces of absent agents; then agents get slots when they appear.
         with suppress(EnvironmentFailed):
             self.adapters[index].seat(agents)
 
@@ -109,7 +109,7 @@ class EnvPool(EnvSource):
         )
 
     def clear_actions(self) -> None:
-        # All are put again, in the list that `deciding` has made.
+        # All lanes are written again, into the list that `deciding` has made.
         return
 
     def put_actions(self, acting: ActingPolicy, action: Array) -> None:
@@ -187,7 +187,7 @@ class EnvPool(EnvSource):
         broken: dict[int, EnvironmentFailed],
         acted: Array | None = None,
     ) -> tuple[Array, Array, Array | None]:
-        """Return lanes, rewards and stepped columns as numbers, but of environments in which one is wrong."""
+        """Return lanes, rewards and stepped columns as numbers, without environments that gave a wrong number."""
         while len(lanes):
             try:
                 numbers = reward_values(rewards)
@@ -287,7 +287,7 @@ class EnvPool(EnvSource):
         opening = _EnvBeingMade(env_index)
         make_env = self._make_env
         if env_index and isinstance(make_env, EnvMaker):
-            # One window is enough to watch, and each costs the time of its pictures.
+            # Only one environment gets a window, because each window takes time to render.
             make_env = make_env.without_window()
         env = self._make(make_env, opening)
         adapter = self._call(lambda: open_adapter(env, env_index), opening, "reset()")
@@ -316,7 +316,7 @@ class _EnvBeingMade:
 
 @dataclass(slots=True)
 class _Received:
-    """What environments gave in one step, in order."""
+    """The rewards and other results of environments in one step, in order of receipt."""
 
     lanes: list[int] = field(default_factory=list)
     rewards: list[Any] = field(default_factory=list)

@@ -1,7 +1,7 @@
-"""What a worker's environments hand over for each env step: one table of lanes, filled from dicts or from arrays.
+"""The interface between a worker and its environments: for each env step, one table of lanes.
 
 `EnvPool` fills it from the dicts of PettingZoo environments, `BatchedEnvPool` from arrays [B, A, ...]. A compiled call
-hands over the columns of a whole fragment instead (`sampling.compiled`).
+returns the columns of a whole fragment instead (`sampling.compiled`).
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ _NO_AMOUNTS = np.empty(0, np.float64)
 class LaneStep:
     """The events of one env step in all environments, or of the resets of some.
 
-    `rewards` float64 [N] are of `lanes`, in order of receipt, in which a lane may repeat; of all lanes if `lanes` is
-    None. `infos` [S, N] are the stepped info columns beside them, NaN where there is no number; None if there are no
-    such columns. `ended`: lanes whose agents ended after those rewards, and whether each `terminated`, bool [E]; the
-    others were truncated. `last`: lanes [N] and their info columns that are read at an end [L, N], of agents that ended
-    and of all whose episode is over; None if nobody gave any.
-    `late_rewards` are of dead agents, or came before the first action. `over`: environments in which nobody is left.
-    `broken`: environments whose episodes broke, of which nothing counts; those that broke together share one failure.
+    `rewards`, float64 [N]: the rewards of `lanes` in order of receipt, where a lane may repeat; if `lanes` is None, of
+    all lanes. `infos` [S, N]: the stepped info columns for the same lanes, NaN where there is no number; None without
+    such columns. `ended` [E]: lanes whose agents ended after these rewards; `terminated`, bool [E]: whether they
+    terminated; the others were truncated. `last`: lanes [N] and their info columns that are read at an end [L, N], for
+    agents that ended and for all agents of an episode that is over; None if there are no such infos. `late_rewards`:
+    rewards of dead agents, or from before the first action. `over`: environments without a living agent. `broken`:
+    environments whose episodes broke, so that nothing in them counts; environments that broke together share one
+    failure.
 
-    `steady`: nothing ended, joined or broke, and the same lanes act again, in the same order.
+    `steady`: no agent ended or joined, nothing broke, and the same lanes act again, in the same order.
     """
 
     steady: bool = False
@@ -58,7 +59,7 @@ class LaneStep:
 class Finals(NamedTuple):
     """Final observations of N lanes by column, [N, ...] each.
 
-    `missing` bool [N], if not None, are those of which the environment gave none: columns but `state` lack their rows.
+    `missing`, bool [N], if not None: lanes without a final observation; all columns except `state` lack their rows.
     """
 
     seen: dict[str, Array]
@@ -69,8 +70,8 @@ class EnvSource(ABC):
     """The environments of a worker: lane = `index` of the environment * `stride` + agent slot.
 
     `env_indices` are unique over all workers, an `index` is the position among them. Environments that broke are made
-    again before their next reset. Unless overridden, all agents are declared and take part, none leaves without a mark,
-    and no wrapper corrects actions.
+    again before their next reset. Unless overridden, all agents are declared and take part, none leaves without
+    termination or truncation, and no wrapper corrects actions.
     """
 
     stride: int
@@ -97,7 +98,7 @@ class EnvSource(ABC):
 
     @property
     def counts(self) -> Array:
-        """Number of agents that left without a mark, and of corrected actions, since opening, int64 [2]."""
+        """Number of agents that left without an end, and of corrected actions, since opening, int64 [2]."""
         return np.zeros(2, np.int64)
 
     def seated(self, index: int) -> list[str] | None:
@@ -134,7 +135,7 @@ class EnvSource(ABC):
 
     @abstractmethod
     def discard(self, indices: Sequence[int]) -> None:
-        """Give up the episodes of `indices`, which broke."""
+        """Discard the episodes of `indices`, which broke."""
 
     @abstractmethod
     def deciding(self) -> Array:
@@ -156,12 +157,12 @@ class EnvSource(ABC):
     def step(self, deciding: Array, is_read: Array | None) -> LaneStep:
         """Take one env step in every environment with an episode, by the actions of the lanes `deciding`.
 
-        `is_read` bool [S, lanes]: of which lanes the stepped info columns are read; None: there are none.
+        `is_read` bool [S, lanes]: whether a lane's stepped info columns are read; None: there are none.
         """
 
     @abstractmethod
     def finals(self, acting: ActingPolicy, lanes: Array) -> Finals:
-        """Return what `lanes` saw at the end, which are some of those that ended in the last step.
+        """Return the final observations of `lanes`, which are some of the lanes that ended in the last step.
 
         Raises ObservationOutside if a final observation does not fit its space.
         """
@@ -194,7 +195,7 @@ class EnvSource(ABC):
             raise watchdog.hung_error(playing.where(), doing, overdue) from None
 
     def _until_opened(self, make: Callable[[], _T]) -> _T:
-        """Return what `make` returns, called again after a failure; raises EnvironmentFailed if it fails too often."""
+        """Return the result of `make`, called again after failures; raises EnvironmentFailed after too many."""
         while True:
             try:
                 return make()
@@ -210,7 +211,7 @@ def lanes_in(indices: Array, stride: int) -> Array:
 
 
 def too_many_agents(most: int) -> str:
-    """Return what is wrong with an environment of more than `most` agents without `possible_agents`."""
+    """Return the problem of an environment of more than `most` agents without `possible_agents`."""
     return f"more than {most} agents appeared; declare possible_agents"
 
 
@@ -274,7 +275,7 @@ def _required(column: InfoColumn, given: Sequence[Any], is_read: Array) -> Array
 
 
 def _measured(given: Sequence[Any]) -> list[float]:
-    # Figures of episodes are no reason to break one.
+    # A wrong figure of an episode does not break the episode.
     numbers = [None if value is None else _number(value) for value in given]
     return [np.nan if number is None else number for number in numbers]
 
@@ -294,7 +295,7 @@ _NUMBERS = frozenset({float, int, bool, np.float64, np.float32})
 
 
 def not_given(column: InfoColumn) -> str:
-    """Return what is wrong if an env step lacks a column of rows."""
+    """Return the problem if an env step lacks a column of rows."""
     way_out = f"take {column.name!r} out of policies.<id>.columns and reward_from, and parts out that read it"
     return (
         f"step() gave no info[{column.key!r}] for an agent that acted, and its policy has a column {column.name!r}; "

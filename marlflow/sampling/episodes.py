@@ -11,7 +11,7 @@ from marlflow.base.arrays import Array
 from marlflow.base.random import episode_seed, key, keys
 from marlflow.sampling.protocol import Matchup
 
-# Stands in for an environment's number, so that seeds of evaluation and tasks never equal a training seed.
+# Replaces an environment's number, so that seeds of evaluation and tasks never equal a training seed.
 EVALUATION = -1
 _TASKS = -2
 # Seeds are below 2**31.

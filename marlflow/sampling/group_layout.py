@@ -15,7 +15,7 @@ from marlflow.env.batched.protocol import agents_of, as_numpy
 
 
 class GroupLayout:
-    """The groups of `env`, of which those `masked` have action masks.
+    """The groups of `env`; `masked` names the groups with action masks.
 
     lane = environment * number of agents + agent slot.
     """
@@ -35,7 +35,7 @@ class GroupLayout:
             lanes = (np.arange(self.num_envs)[:, None] * self.stride + slots).reshape(-1)
             self._group_of[lanes], self._row_of[lanes] = number, np.arange(len(lanes))
             self._lanes.append(lanes)
-        # The usual case, in which arrays need no reordering.
+        # The usual case: arrays need no reordering.
         self._is_flat = len(self.names) == 1 and bool((self._row_of == np.arange(len(self._row_of))).all())
         self._sizes = {name: (self.num_envs, len(of_group)) for name, of_group in env.groups.items()}
         spaces = {name: (env.observation_space(of[0]), env.action_space(of[0])) for name, of in env.groups.items()}
@@ -86,7 +86,7 @@ class GroupLayout:
         return flat
 
     def rows(self, arrays: Mapping[str, Array], lanes: Array) -> Array:
-        """Return the rows of `lanes`, whose groups have the same spaces, [N, ...], a copy."""
+        """Return a copy of the rows of `lanes`, whose groups have the same spaces, [N, ...]."""
         parts = list(self._parts(lanes))
         if len(parts) == 1:
             ((name, _, at),) = parts

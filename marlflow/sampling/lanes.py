@@ -46,7 +46,7 @@ class Lanes:
         self.t_agent = np.zeros(count, np.int64)
         self.returns = np.zeros(count, np.float64)
         self.columns = columns
-        # The value of each info column so far in the episode, [K, lanes]; NaN: none was given.
+        # The value of each info column so far in the episode, [K, lanes]; NaN if there is none.
         self.infos = np.full((len(columns), count), np.nan)
         self.has_infos = False
         self.episode = np.zeros(count, np.int64)
@@ -63,7 +63,8 @@ class Lanes:
     def read_by(self, entry_of: Array) -> Array:
         """Return whether stepped columns of lanes with these acting policies are read, bool [S, *shape of `entry_of`].
 
-        Those in rows are if the policy's rows have them; without a policy, if those of any policy do.
+        A column that belongs in rows is read if the policy's rows have it; for a lane without a policy, if any policy's
+        rows have it. Other columns are always read.
         """
         policies, by_entry = self.table.acting_policies, []
         for column in self.columns.stepped:
@@ -119,7 +120,7 @@ class Lanes:
     def begin_many(
         self, indices: Array, numbers: Array, envs: EnvSource, episodes: EpisodeSource
     ) -> dict[int, EnvironmentFailed]:
-        """Start the episodes `numbers` [N] in `indices` [N]; return those that failed, by environment."""
+        """Start the episodes `numbers` [N] in `indices` [N]; return the failures, by environment."""
         kept, failed = [], {}
         # One by one, few are quicker.
         many = len(indices) > _FEW and envs.first.declared
@@ -162,7 +163,7 @@ class Lanes:
     def assign_joined(
         self, envs: EnvSource, episodes: EpisodeSource, broken: Collection[int]
     ) -> dict[int, EnvironmentFailed]:
-        """Assign policies to agents that joined in running episodes, but `broken` ones; return those that failed."""
+        """Assign policies to agents that joined running episodes, except `broken` ones; return the failures."""
         failed = {}
         for index in np.flatnonzero(envs.is_running).tolist():
             if index not in broken and len(envs.adapters[index].agents) > self.num_assigned[index]:
@@ -182,7 +183,7 @@ class Lanes:
             agent = agents[slot]
             entry = self.matchups[index].get(agent) or self.policy_of(agent)
             if (seat := self.table.seat(entry, lane)) is None:
-                reason = f"it is mapped to policy {entry!r}, which plays nobody who was there at the start"
+                reason = f"it is mapped to policy {entry!r}, which plays no agent of the episode's start"
                 raise EnvironmentFailed(adapter.where(agent), reason)
             self._check_spaces(agent, adapter, self.table.acting_policies[seat.number])
             # A matchup is shared between environments, so it is replaced, not changed.
@@ -193,7 +194,7 @@ class Lanes:
         self.num_assigned[index] = len(agents)
 
     def seat_all(self, entry_of: Array, members: Array) -> None:
-        """Seat the entries `entry_of` [lanes] in all lanes; `members` [lanes] are rows of those without a buffer."""
+        """Seat the entries `entry_of` [lanes] in all lanes; `members` [lanes] has rows of lanes without a buffer."""
         self.entry_of[:], self.row_of[:] = entry_of, members
         for number, acting in enumerate(self.table.acting_policies):
             if acting.buffer is not None:
@@ -206,7 +207,7 @@ class Lanes:
             return
         spaces = adapter.observation_space(agent), adapter.action_space(agent)
         if spaces != (acting.spaces.observation, acting.spaces.action):
-            reason = f"its spaces {spaces} are not those of its policy {acting.policy!r}"
+            reason = f"its spaces {spaces} differ from the spaces of its policy {acting.policy!r}"
             raise EnvironmentFailed(adapter.where(agent), reason)
         self._checked.add((agent, acting.policy))
 
@@ -220,8 +221,8 @@ class Credited:
     """The rewards, or an info column, of all lanes: `open` [lanes] is what their open rows have received so far.
 
     `entry_of` [lanes] has each lane's acting policy by number (-1: none). Amounts that belong to no row are added to
-    `unattributed` [entries + 1], whose last element is for lanes without a policy. If it does not add (`adds`), a row
-    has the last amount, and those of no row are forgotten.
+    `unattributed` [entries + 1], whose last element is for lanes without a policy. If `adds` is false, a row has the
+    last amount instead of the sum, and amounts that belong to no row are dropped.
     """
 
     __slots__ = ("_cells", "_entry_of", "_flat", "adds", "open", "unattributed")
@@ -257,7 +258,7 @@ class Credited:
         np.add.at(self.unattributed, self._entry_of[lanes], amounts)
 
     def close(self, lanes: Array, at: Array, was_open: Array) -> None:
-        """Complete the rows in the flat cells `at` of those `lanes` that have an open row, and begin again with 0."""
+        """Complete the open rows of `lanes`, in the flat cells `at`, and begin again with 0."""
         amounts = self.open[lanes]
         self._flat[at] = amounts
         if not was_open.all():
@@ -266,7 +267,7 @@ class Credited:
         self.open[lanes] = 0.0
 
     def add_ticks(self, at: Array, amounts: Array, is_open: Array, entry_of: Array, still: Array) -> None:
-        """Add what lanes received in T ticks, [T, lanes], to the rows in the flat cells `at` where `is_open`.
+        """Add the amounts of T ticks, [T, lanes], to the rows in the flat cells `at` where `is_open`.
 
         `at` [T + 1, lanes] begins with the cells of the rows that were open before, where `is_open` [T + 1, lanes] says
         so. `still` [lanes]: whether the last row of a lane is still open. `entry_of` [T, lanes] has the lanes' policy
@@ -290,7 +291,7 @@ class Credited:
             np.add.at(self.unattributed, entries[missed], whole[missed])
 
     def leave(self, lanes: Array | slice) -> None:
-        """Add what these lanes received since their rows were closed to `unattributed`."""
+        """Add the amounts that these lanes received since their rows were closed to `unattributed`."""
         amounts = self.open[lanes]
         if amounts.any():
             self.add_unattributed(lanes, amounts)
@@ -302,7 +303,7 @@ class Credited:
 
 
 def add_to(totals: Array, lanes: Array | None, amounts: Array) -> None:
-    """Add `amounts` to those of `totals` [lanes] that are of `lanes`, which may repeat; None: to all."""
+    """Add `amounts` to `totals` [lanes] at `lanes`, which may repeat; None: at all lanes."""
     if lanes is None:
         totals += amounts
     else:

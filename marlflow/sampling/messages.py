@@ -94,7 +94,7 @@ def to_bytes(news: Iterable[News]) -> bytes:
 
 
 def from_bytes(data: bytes) -> list[News]:
-    """Decode what `to_bytes` returned."""
+    """Decode the result of `to_bytes`."""
     return [_KINDS[kind](**fields) for kind, fields in json.loads(data)]
 
 
@@ -164,7 +164,7 @@ class LineLimit:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the next line will not pass; cheaper than `allows`."""
+        """Whether the next line will be left out; cheaper than `allows`."""
         return self._clock_s() < self._closed_until_s
 
     def allows(self) -> bool:

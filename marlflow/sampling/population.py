@@ -18,7 +18,7 @@ from marlflow.base.serialization import Tree
 from marlflow.batches.items import Weights
 from marlflow.sampling.protocol import FrozenPolicy
 
-# Frozen entries that a worker holds at most, unless more are seated: the least recently dealt ones make room.
+# The most frozen entries that a worker holds, unless more play in its episodes; the least recently dealt are evicted.
 WORKER_MEMBERS = 64
 
 
@@ -51,8 +51,9 @@ class Reset:
 class Population:
     """The frozen entries of a run; `fits` has the agents that each policy can play.
 
-    Each of `num_workers` workers holds the entries that its running episodes seat, and others up to `worker_members` in
-    all.
+    A frozen entry is a version of a policy that a matchmaker froze under an id; a league's snapshots are frozen
+    entries. Each of `num_workers` workers holds the entries that play in its running episodes, and others up to
+    `worker_members` in all.
     """
 
     def __init__(
@@ -67,9 +68,9 @@ class Population:
         # The policy of each entry that is dealt, and the agents that it can play.
         self._frozen: dict[str, str] = {}
         self._frozen_fits: dict[str, Collection[str]] = {}
-        # No longer dealt, by the workers whose running episodes may use them.
+        # Entries that are no longer dealt, each with the workers whose running episodes may use it.
         self._leaving: dict[str, set[int]] = {}
-        # By worker: entries that it may have, the least recently dealt first.
+        # By worker: the entries that it may hold, the least recently dealt first.
         self._held: list[dict[str, None]] = [{} for _ in range(num_workers)]
         self._used: set[str] = set()
 
@@ -101,9 +102,9 @@ class Population:
     ) -> tuple[str, ...]:
         """Return the entries that a worker is to forget, given the entries just `sent` to it.
 
-        These are entries that the matchmaker forgot, named in each request until none of the worker's `running`
-        episodes uses them, and, if it holds too many, the least recently dealt of those that no episode uses, which are
-        sent again when they are dealt again.
+        The matchmaker's forgotten entries are named in each request until none of the worker's `running` episodes uses
+        them. If the worker holds too many, the least recently dealt entries that no episode uses are named too; they
+        are sent again when they are dealt again.
         """
         seated, held = {name for matchup in running for name in matchup.values()}, self._held[worker]
         unused = [name for name in held if name not in seated and name not in sent]
@@ -112,7 +113,7 @@ class Population:
             del held[name]
         leaving = [name for name, workers in self._leaving.items() if worker in workers]
         for name in leaving:
-            # This request is the last to name the others: no episode uses them any more.
+            # If no episode uses the entry any more, this request is the last one to name it.
             if name not in seated:
                 self._leaving[name].discard(worker)
                 if not self._leaving[name]:
@@ -205,7 +206,7 @@ class Population:
         workers, saved = range(len(self._held)), [dict.fromkeys(held) for held in tree["held"]]
         same = len(saved) == len(workers)
         self._leaving = {name: set(of_entry if same else workers) for name, of_entry in leaving.items()}
-        # Other workers than before: each may have what any of them had.
+        # The number of workers has changed: each may hold the entries that any worker held.
         merged = {name: None for held in saved for name in held}
         self._held = [
             {name: None for name in (saved[worker] if same else merged) if name in self._frozen} for worker in workers
@@ -242,7 +243,7 @@ class FrozenStore(Mapping[str, FrozenPolicy]):
         del entries
 
     def reload(self, entry: str) -> FrozenPolicy:
-        """Return an entry with its weights read from disk if they are there, because those in memory may be lost."""
+        """Return an entry, with weights read from disk if they are there, because weights in memory may be lost."""
         return self[entry]
 
 
@@ -257,7 +258,7 @@ class MemoryStore(dict[str, FrozenPolicy], FrozenStore):
 
 
 class StoredEntries(Mapping[str, FrozenPolicy]):
-    """Some entries of a store; only those that are looked up are loaded."""
+    """Some entries of a store; an entry is loaded when it is looked up."""
 
     def __init__(self, store: FrozenStore, names: Collection[str]) -> None:
         self._store, self._names = store, dict.fromkeys(names)

@@ -49,7 +49,7 @@ class Request:
 
 
 NOTHING_NEW = Request()
-"""A round with the weights, scheduled values and matchups of before."""
+"""A round with the weights, scheduled values and matchups of the round before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +60,13 @@ class EvaluationRequest:
     weights: Mapping[str, Weights] = field(default_factory=dict)
     """Published weights by policy; the others keep their last."""
     matchups: Sequence[Matchup] | None = None
-    """One for each episode. None: the workers' mapping, or matchups that the dealer deals."""
+    """A matchup for each episode. None: the workers' mapping, or the dealer's matchups."""
     mode: EvaluationModes = "greedy"
     """How all policies and frozen entries act, or each."""
     frozen: Mapping[str, FrozenPolicy] = field(default_factory=dict)
     """The frozen entries in these matchups."""
     within_s: float | None = None
-    """Begin only the episodes, from the first, that are expected to end within these seconds, at least one."""
+    """Begin only as many episodes, at least one, as are expected to end within these seconds."""
 
 
 Assign: TypeAlias = Callable[[Request, Sequence[int]], Request]

@@ -29,7 +29,7 @@ class EpisodeResult:
     truncated: bool = False
     """Whether an agent was truncated in the last env step."""
     infos: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """By info column and agent: the sum, also of what belongs to no row, or the value at the agent's end."""
+    """By info column and agent: the sum, including amounts that belong to no row, or the value at the agent's end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class MembersSent:
 
     members: int = 0
     size_bytes: int = 0
-    """Of their parameters; workers on one machine read the same copy."""
+    """The size of their parameters; workers on one machine read the same copy."""
     hits: int = 0
     """Frozen policies in the call's matchups that were not sent, as the process had them."""
 
@@ -76,11 +76,11 @@ class Evaluated:
     """Whether a deadline passed first; long episodes are then more likely to be missing."""
     sent: MembersSent = _NOTHING_SENT
     not_begun: int = 0
-    """Episodes for which there was no time within the request's `within_s`; how long an episode is has no influence."""
+    """Episodes that were not begun, because the request's `within_s` had passed; their length has no influence."""
     acted: Mapping[str, EvaluationMode] = field(default_factory=dict)
     """How policies and frozen entries acted: `sampled` if they drew random numbers, else `greedy`.
 
-    Those that did not act are missing, and those that an inference actor acts for.
+    Policies that did not act, or for which an inference actor acts, are missing.
     """
 
     def __add__(self, other: Evaluated) -> Evaluated:
@@ -111,13 +111,13 @@ class PolicyReceipt:
     version: int
     stage_times: tuple[StageTimes, ...] = ()
     infos_unattributed: Mapping[str, float] = field(default_factory=dict)
-    """By credited info column of its rows: what belongs to no row."""
+    """By credited info column of its rows: the amount that belongs to no row."""
 
 
 @pickled_by_arguments
 @dataclass(frozen=True, slots=True)
 class CompiledCalls:
-    """Rollouts in compiled calls: the programs that were compiled, and what the user is to know."""
+    """Rollouts in compiled calls: the programs that were compiled, and notes for the user."""
 
     compiles: int = 0
     compile_s: float = 0.0
@@ -136,7 +136,7 @@ class Receipt:
     worker: int
     env_steps: int
     agent_steps: int
-    """Of all policies, recorded or not."""
+    """Agent steps of all policies, recorded or not."""
     episodes: tuple[EpisodeResult, ...]
     policies: Mapping[str, PolicyReceipt]
     """Recorded policies only."""

@@ -150,7 +150,7 @@ class ReplayedState(WorkerState):
 
     def _receive(self, index: int, result: StepResult, acted: Array) -> None:
         adapter, lanes = self.envs.adapters[index], self.runner.lanes
-        # As in a step, before agents that joined have a policy.
+        # As in a step: agents that joined get a policy afterwards.
         is_read = lanes.is_read
         if len(adapter.agents) > lanes.num_assigned[index]:
             lanes.assign_new_agents(index, adapter, self.episodes)
@@ -174,7 +174,7 @@ class ReplayedState(WorkerState):
         hashes[deciding] = pending_hashes
         actual = {"returns": self.runner.lanes.returns, "t_agent": self.runner.lanes.t_agent, "hash": hashes}
         for name, column in zip(self.runner.lanes.columns.names, self.runner.lanes.infos, strict=True):
-            # Unknown for columns that were not read before, and for workers to which nothing was given.
+            # Unknown for columns that were not read before, and for workers whose environments gave none.
             if len(infos.get(name, ())) and not np.array_equal(column[lanes], infos[name], equal_nan=True):
                 raise _Differs
         if not all(np.array_equal(column[lanes], expected[name]) for name, column in actual.items()):

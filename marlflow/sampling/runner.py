@@ -30,7 +30,7 @@ class Runner:
     """Steps `envs` in lockstep, as Gymnasium's VectorEnv and SB3's VecEnv do; no `builder` means no rows."""
 
     compiled: CompiledCalls = CompiledCalls()
-    """What was compiled since the last receipt."""
+    """The programs compiled since the last receipt."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class Runner:
                     index, slot = divmod(int(at[outside.index]), self.lanes.stride)
                     broken[index] = self._envs.failure(index, slot, f"the final {outside.reason}")
                     continue
-                # An observation of another policy may yet break their environment: its segments are discarded then.
+                # An observation of another policy may still break their environment; then its segments are discarded.
                 rows, episodes = self.lanes.row_of[at], self.lanes.episode[at]
                 builder.end_segments(at, rows, has_terminated, episodes, acting, finals)
                 break
@@ -292,7 +292,7 @@ class Runner:
 class Ended(NamedTuple):
     """N ended episodes: environment, whether any agent was truncated, tick, number, and env steps.
 
-    `returns` are of the agents by slot, [N][A].
+    `returns` are the agents' returns by slot, [N][A].
     """
 
     env: Sequence[int]

@@ -63,7 +63,7 @@ class SamplerConfig:
     """Number of episodes that environment faults may end before the worker raises EnvironmentFailed."""
 
     history_env_steps: int = 10_000
-    """Env steps up to which a running episode can be replayed, and so resumed, from `state`."""
+    """The most env steps of a running episode that can be replayed, and so resumed, from `state`."""
 
     next_episodes: Mapping[int, int] = field(default_factory=dict)
     """The number of each environment's first episode; 0 where missing."""
@@ -75,8 +75,8 @@ class SamplerConfig:
     """Number of frozen versions of a policy whose parameters stay ready to act without being seated."""
 
     cohorts: Sequence[Mapping[str, Mapping[str, float]]] = ()
-    """Policies that never change and differ only in their parameters and scheduled values, which they act by: the
-    scheduled values by policy, for each network. Those of one network act in one call, unless rows are recorded."""
+    """Fixed policies that differ only in their parameters and scheduled values: for each network, the scheduled values
+    by policy. Policies of one network act in one call, unless rows are recorded."""
 
     @property
     def policy_of(self) -> PolicyOf:

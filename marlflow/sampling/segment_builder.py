@@ -3,7 +3,7 @@
 A lane's open row is its last action, whose reward accumulates until the agent acts again or ends. A reward without an
 open row, such as a dead agent's, is in the episode's return and in the metric `reward_unattributed`, but in no row.
 Info columns that are added up (`base.info_columns`), such as costs, have the same rules and the metric
-`infos_unattributed`; of the others, a row has the last number that came since its action.
+`infos_unattributed`; for other columns, a row has the last number since its action.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from marlflow.sampling.step_buffer import Segments, StepBuffer, ranges
 
 
 class Ticks(NamedTuple):
-    """What T ticks gave, [T, lanes]: whether lanes acted, and ended then.
+    """The results of T ticks, [T, lanes]: whether each lane decided, and whether its agent then ended.
 
-    `infos` [S, T, lanes] are the stepped info columns, those in rows first, NaN where there is no number.
+    `infos` [S, T, lanes] are the stepped info columns, columns in rows first, NaN where there is no number.
     `entry_of` has the lanes' acting policies by number, -1 without a policy.
     """
 
@@ -169,7 +169,7 @@ class SegmentBuilder:
     ) -> None:
         """End the trajectories of N lanes of one policy, which have open rows.
 
-        `rows` int64 are theirs in its buffer, `terminated` bool (the others were truncated), `episode` int64, [N].
+        `rows` int64 are their rows in its buffer, `terminated` bool (the others were truncated), `episode` int64, [N].
         `finals` may be None if the policy is not recorded.
         """
         cell, start = self._cell[lanes], self._start[lanes]

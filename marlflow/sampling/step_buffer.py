@@ -50,7 +50,7 @@ class StepBuffer:
         action: tuple[tuple[int, ...], np.dtype[np.generic]],
     ) -> None:
         self._row_of: dict[int, int] = {}
-        # By lane, for `rows_of`; -1 where it has not been asked for.
+        # By lane, for `rows_of`; -1 for lanes without a row yet.
         self._rows = np.zeros(0, np.int64)
         shapes = {**seen, "action": action, "behavior_logp": ((), np.dtype(np.float32))}
         self.data = {name: np.zeros((0, 0, *shape), dtype) for name, (shape, dtype) in shapes.items()}

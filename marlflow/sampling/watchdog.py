@@ -155,7 +155,7 @@ class Watchdog:
             # The next check comes in time.
             return
         now_s = perf_counter()
-        # A new call since the last check, or none: its time starts now, at most one check late.
+        # There is a new call since the last check, or none: its time starts now, at most one check late.
         if not self.inside or self.begun != self._seen:
             self._seen, self._since_s = self.begun, now_s
         elif self.timeout_s is not None and now_s - self._since_s >= self.timeout_s:
@@ -177,7 +177,7 @@ _CALLBACKS = (Watchdog._begin_collecting.__code__, Watchdog._end_collecting.__co
 
 
 def close_by(timeout_s: float | None = None) -> float:
-    """Return the time, of perf_counter, by which environments are to be closed; None: in CLOSE_TIMEOUT_S."""
+    """Return the deadline (perf_counter) for closing environments; None: in CLOSE_TIMEOUT_S."""
     return perf_counter() + (CLOSE_TIMEOUT_S if timeout_s is None else timeout_s)
 
 

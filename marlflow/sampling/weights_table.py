@@ -27,7 +27,7 @@ _SLOT_BITS = 24
 class CohortMembers:
     """The frozen entries of a cohort and their slots, shared by lanes of training and of evaluation.
 
-    Every entry keeps a reference to its weights until `forget`. Only those in a slot can act.
+    Every entry keeps a reference to its weights until `forget`. Only members in a slot can act.
     """
 
     def __init__(self, make: Callable[[], Actor], like: Actor, with_critic: bool) -> None:
@@ -69,7 +69,7 @@ class CohortMembers:
         self._give_up(entry)
 
     def trim(self, seated: Collection[int], most_idle: int) -> None:
-        """Empty the least recently seated slots beyond `most_idle`, except those in `seated`."""
+        """Empty the least recently seated slots beyond `most_idle`, except the `seated` ones."""
         idle = [entry for entry, slot in self._slots.items() if slot not in seated]
         for entry in idle[: max(0, len(idle) - most_idle)]:
             self._give_up(entry)
@@ -90,7 +90,7 @@ class FrozenCohort(ActingPolicy):
     def __init__(
         self, name: str, live: ActingPolicy, members: CohortMembers, lanes_of_worker: int, mode: Mode = "explore"
     ) -> None:
-        # The live actor only says whether members have a memory.
+        # The live actor is used only to see whether members have a memory.
         super().__init__(name, live.actor, live.spaces, lanes_of_worker, recorded=False, mode=mode)
         self.live, self.members = live, members
         self._groups = RowGroups.of(self.rows)
@@ -131,7 +131,7 @@ class WeightsTable:
         self.live = {acting.policy: acting for acting in live}
         """By policy."""
         self._numbers = {acting.policy: number for number, acting in enumerate(live)}
-        # By frozen entry, in order of arrival, and by live policy that never changes.
+        # By frozen entry, in order of arrival, and by fixed policy.
         self._cohort_of: dict[str, FrozenCohort] = {}
         # By name.
         self._cohorts: dict[str, FrozenCohort] = {}
@@ -156,7 +156,7 @@ class WeightsTable:
         return None
 
     def join(self, scheduled: Mapping[str, Mapping[str, float]], lanes: int) -> None:
-        """Let live policies with the same network, which never change, act in one call with their scheduled values."""
+        """Let fixed policies with the same network act in one call, with their scheduled values."""
         first = next(iter(scheduled))
         live = self.live[first]
         cohort = FrozenCohort(f"{first}@*", live, CohortMembers(self._make_actors[first], live.actor, False), lanes)
@@ -188,7 +188,7 @@ class WeightsTable:
         # Members of a cohort have the same scheduled values, by name.
         name = f"{frozen.policy}@({', '.join(sorted(frozen.scheduled))})"
         if name not in self._cohorts:
-            # Actors of its own: the live policy's actor is given new weights at every publish.
+            # Separate actors, because the live policy's actor gets new weights at every publish.
             make, with_critic = self._make_actors[frozen.policy], frozen.policy in self._publishing_critics
             self._append(FrozenCohort(name, live, CohortMembers(make, live.actor, with_critic), lanes))
         return self._cohorts[name]
@@ -221,7 +221,7 @@ class WeightsTable:
     def acted(self) -> dict[str, EvaluationMode]:
         """Return how each entry acted: `sampled` if its actor drew random numbers, `greedy` if it drew none.
 
-        Left out are entries that did not act, and those whose actor is in another process.
+        Entries that did not act, or whose actor is in another process, are left out.
         """
         modes: dict[str, EvaluationMode] = {}
         for entry in self:

@@ -1,6 +1,6 @@
 """The rollout worker (RLlib's EnvRunner): steps vectorized environments and returns the rows of each policy.
 
-A referee is one that plays matches in a process of its own, so that games of a league do not hold up sampling.
+A referee is a worker that only plays matches, so that games of a league do not hold up sampling.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ class RolloutWorker:
             self._history.prune(runner.running)
         results = {policy: (cut, self._with_global_lanes(batch)) for policy, (cut, batch) in cuts.items()}
         if self._writer is not None:
-            # Recorded before any stage runs: a dataset has the rows as they were sampled.
+            # Recorded before any stage runs: a dataset has the sampled rows, unchanged.
             self._writer.write({policy: batch for policy, (_, batch) in results.items()}, runner.env_steps - before)
         returned = {
             policy: (cut, self._with_added_infos(policy, batch))
@@ -347,7 +347,7 @@ class RolloutWorker:
 
     def close(self, timeout_s: float | None = None) -> tuple[Fault, ...]:
         deadline_s = close_by(timeout_s)
-        # Environment faults left here are of a collect that raised, which has reported them.
+        # Environment faults left here belong to a collect that raised and has reported them.
         faults = [fault for fault in self._faults.take() if not fault.kind.of_environment]
         try:
             if self._writer is not None:
@@ -358,7 +358,7 @@ class RolloutWorker:
 
 
 def worker_name(number: int, num_workers: int) -> str:
-    """Return the name of a worker's process; those from `num_workers` on are referees.
+    """Return the name of a worker's process; workers from `num_workers` on are referees.
 
     >>> worker_name(1, num_workers=2), worker_name(2, num_workers=2)
     ('rollout worker 1', 'referee 0')

@@ -1,8 +1,8 @@
-"""Save and restore what a rollout worker carries between collects.
+"""Save and restore the state that a rollout worker carries between collects.
 
 Not saved: weights and scheduled values, which every collect is given, and environments. Running episodes of batched
-environments are saved as snapshots; others are replayed (`replayed_state`). Those that cannot be continued restart from
-their seeds.
+environments are saved as their simulators' states; others are replayed (`replayed_state`). An episode that cannot be
+continued restarts from its seed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from marlflow.sampling.segment_builder import SegmentBuilder
 from marlflow.sampling.step_buffer import ranges
 
 INFOS = "infos"
-"""The table of what infos gave in the running episodes, by info column."""
+"""The table of the info columns of running episodes."""
 _SNAPSHOT, _LANES = "snapshot", "batched_lanes"
 
 
@@ -91,7 +91,8 @@ class WorkerState(ABC):
     ) -> dict[str, StateTable]:
         """Return the open rows and memories of the episodes in `running`, and the table `name` of the lanes `at`.
 
-        It has `columns`, returns, and agent steps. What infos gave so far is the table `infos`, if they gave anything.
+        It has `columns`, returns, and agent steps. The info columns so far are the table `infos`, if they have any
+        number.
         """
         lanes = self.runner.lanes
         of_lanes = {"lane": at, "returns": lanes.returns[at], "t_agent": lanes.t_agent[at], **columns}
@@ -100,7 +101,8 @@ class WorkerState(ABC):
         for number, acting in enumerate(self.acting_policies):
             if acting.buffer is not None:
                 tables[f"rows.{acting.policy}"] = self.builder.seen_in_open_rows(number, acting.buffer)
-            # No table for a policy without lanes: a frozen entry may be in the table and play nowhere.
+            # A policy without lanes gets no saved table: a frozen entry may be in the table of weights and play no
+            # agent.
             played = known[lanes.entry_of[known] == number]
             if acting.memory is not None and len(played):
                 tables[f"memory.{acting.policy}"] = {"lane": played, **acting.memory.state(played)}
@@ -118,14 +120,14 @@ class WorkerState(ABC):
         self.episodes.resume_at({env["env"]: env["next_episode"] for env in tree["envs"]})
         tables = {name: TableByEnv(table) for name, table in tree["tables"].items()}
         for env in tree["envs"]:
-            # The order of appearance is that of rows. Older checkpoints have it with a running episode only.
+            # The order of appearance is the order of rows. Older checkpoints have it only if an episode is running.
             agents = env["agents"] if "agents" in env else (env["running"] or {}).get("agents")
             if agents is not None:
                 self.envs.seat(self.index(env), agents)
             elif "agents" in env and not self.envs.first.declared:
                 # It broke, and would have been opened again.
                 self.envs.discard([self.index(env)])
-        # Another number of workers has saved the environments in another order.
+        # If the number of workers differed, the environments were saved in another order.
         running = sorted((env for env in tree["envs"] if env["running"] is not None), key=self.index)
         intact, restarted = self.continue_episodes(running, tables, replay_max_env_steps)
         open_rows = [table for name, table in tables.items() if name.startswith("rows.")]
@@ -133,7 +135,7 @@ class WorkerState(ABC):
         return ResumeReport(len(running) - len(intact) - restarted, restarted, lost)
 
     def _check_columns(self, tree: Tree) -> None:
-        """Raise CheckpointUnusable if the agents or the policies' columns differ from those of a saved state."""
+        """Raise CheckpointUnusable if a saved state has other agents, or other columns of a policy."""
         none, adapter, tables, problems = np.empty(0, np.int64), self.envs.first, tree["tables"], []
         agents = list(adapter.agents) if adapter.declared else None
         if tree["agents"] != agents:
@@ -159,7 +161,7 @@ class WorkerState(ABC):
         return by_lane(table, self.envs.env_indices, self.runner.lanes.stride)
 
     def restore_open(self, tables: Mapping[str, StateTable]) -> None:
-        """Restore the open rows and memories of episodes that have begun again."""
+        """Restore the open rows and memories of resumed episodes."""
         # The observations of open rows were not saved for a policy that was not recorded, so these rows are dropped.
         numbered = enumerate(self.acting_policies)
         new = [n for n, acting in numbered if acting.buffer is not None and f"rows.{acting.policy}" not in tables]
@@ -174,7 +176,7 @@ class WorkerState(ABC):
                 acting.memory.load_state(of_lane["lane"], of_lane)
 
     def index(self, env: Tree) -> int:
-        """Return the position of a saved environment among those of this worker."""
+        """Return the position of a saved environment among this worker's environments."""
         return self.envs.env_indices.index(env["env"])
 
     @abstractmethod
@@ -191,8 +193,7 @@ class WorkerState(ABC):
     ) -> tuple[list[int], int]:
         """Continue saved episodes, or restart them from their seeds.
 
-        Returns the `env_indices` of those that go on as they were, and how many were restarted; the others are
-        abandoned.
+        Returns the `env_indices` of the episodes that continue, and how many were restarted; the others are discarded.
         """
 
 

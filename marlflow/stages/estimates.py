@@ -124,9 +124,9 @@ class UpdateMultiplier:
 
 @dataclass(frozen=True, slots=True)
 class CostAdvantages:
-    """Estimates the advantages of costs (GAE), and combines them with those of rewards by the learner's multiplier.
+    """Estimates the advantages of costs (GAE), and subtracts them from the advantages of rewards by a multiplier.
 
-    The learner's cost critic estimates them. `advantage` becomes
+    The learner has the cost critic and the multiplier. `advantage` becomes
     (advantage - multiplier * cost_advantage) / (1 + multiplier); put Normalize after it, not before.
     """
 

@@ -35,11 +35,11 @@ _SEGMENTS = ("length", "terminated", "env", "episode", "bootstrap_central", "boo
 def joint_advantages(
     batches: JointBatches, critic: Critic, discount: float, gae_lambda: float, bootstrap_at_death: bool
 ) -> EstimatedJointBatches:
-    """Add `value`, `advantage` and `value_target` (float32 [N]) to each policy's batch, by one critic of all.
+    """Add `value`, `advantage` and `value_target` (float32 [N]) to each policy's batch, by one critic of all policies.
 
-    Each agent's advantages are those of its own decisions; they are normalized over the rows of all policies. The
-    batches have the column `central` if the critic is central. With `bootstrap_at_death`, survivors may be of any of
-    the policies.
+    Each agent has advantages for its own decisions; they are normalized over the rows of all policies. The batches have
+    the column `central` if the critic is central. With `bootstrap_at_death`, survivors may belong to any of the
+    policies.
     """
     present = {policy: batch for policy, batch in batches.items() if batch.rows}
     if not present:
@@ -177,7 +177,7 @@ class EachPolicy:
 class JointAdvantages:
     """Generalized advantage estimation (GAE) of several policies by one central critic, normalized over all rows.
 
-    Each agent's advantages are those of its own decisions, as in `Advantages`. `bootstrap_at_death`: see
+    Each agent has advantages for its own decisions, as in `Advantages`. `bootstrap_at_death`: see
     `learner.advantages`; survivors may belong to any of the policies.
     """
 
@@ -201,7 +201,8 @@ class JointAdvantages:
 class LearnInOrder:
     """Trains one policy after another, in random order, each for `epochs` in minibatches of at least `minibatch` rows.
 
-    Each policy accounts for the change of those before it (HAPPO; Kuba et al., 2022, arXiv:2109.11251, algorithm 1).
+    Each policy accounts for the changes of the policies before it (HAPPO; Kuba et al., 2022, arXiv:2109.11251,
+    algorithm 1).
     """
 
     traits: ClassVar[Traits] = Traits(accepts=loss_input, updates=True)

@@ -148,7 +148,7 @@ class Draw:
 
     def ahead(self, replay: Any, after: Sequence[StageCall]) -> int:
         """Return how many draws it may make before the first is learned from: any number if they are uniform."""
-        # A stage that runs ahead, too, knows what the stages after it do.
+        # A stage that runs ahead also depends on the stages after it.
         is_followed = bool(after) and isinstance(after[0].operator, RunsAhead)
         is_plain = type(self).__call__ is Draw.__call__
         return MOST_AHEAD if is_followed and is_plain and getattr(replay, "draws_uniformly", False) else 0

@@ -67,7 +67,7 @@ class ByPolicy:
     `joint` names learners of several policies: with `ByPolicy(joint={"mixer": ("left", "right")})` the plan "mixer"
     gets a fragment per worker, with the payloads of both. `learners` maps other policies to learners; the default is a
     learner of the same name. `union` names learners of the rows of other policies: with `ByPolicy(union={"average":
-    ("response",)})` the plan "average" gets the rows of "response", and none of its own.
+    ("response",)})` the plan "average" gets the rows of "response", and no rows of "average".
     """
 
     joint: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class ByPolicy:
         return Traits(routes=dict.fromkeys(self.joint, JointFragment))
 
     def __call__(self, round: Round) -> Iterator[tuple[str, Fragment]]:
-        """Yield fragments with their learner's name; those of several policies last.
+        """Yield fragments with their learner's name; joint fragments, of several policies, come last.
 
         Raises PlanInvalid if a joint stream has the name of a policy that is not in it, or a stream has a policy
         without rows.
@@ -165,7 +165,7 @@ class Concat:
     def add(self, fragment: Fragment) -> Sequence[Batch]:
         """Add a fragment; return the batch, packed, if complete."""
         count, rows = self._counted
-        # A resume or a reset has changed what is held.
+        # A resume or a reset has changed the held items.
         if count != len(self.held):
             rows = sum(held.rows for held in self.held)
         if fragment.rows:

@@ -34,7 +34,7 @@ class Adapt:
     def __call__(self, batch: Batch, learner: Learner | PublishedLearner) -> AdaptedBatch:
         """Add advantages and, by segment, the inner steps taken."""
         if not isinstance(learner, PublishedLearner):
-            raise TypeError("Adapt changes what acts, so it can run on the worker only, not beside the learner")
+            raise TypeError("Adapt changes what acts, so it can run only on the worker, not at the learner")
         actor = learner.acting
         now = learner.scheduled
         discount, gae_lambda = now.get("discount", self.discount), now.get("gae_lambda", self.gae_lambda)

@@ -51,7 +51,7 @@ class Learn:
 
         def group_input(learner: Any) -> Any:
             types = getattr(learner, "loss_groups", {})
-            # A check of its own names groups that the learner does not have.
+            # Another check reports groups that the learner does not have.
             known = [types[group] for group in self.groups or () if group in types]
             return reduce(or_, known) if known else Any
 
@@ -64,7 +64,7 @@ class Learn:
     def ahead(self, learner: Any, after: Sequence[StageCall]) -> int:
         """Return how many batches it may learn from before SyncTarget and the other stages after it act."""
         is_plain = type(self).__call__ is Learn.__call__ and self.epochs == 1 and self.minibatch is None
-        # A stage at another learner acts on what this one knows nothing of.
+        # A stage at another learner has effects that this one does not know.
         if any(call.at is not learner for call in after if isinstance(call.operator, SyncTarget | Publish)):
             return 0
         operators = [call.operator for call in after]
@@ -75,7 +75,7 @@ class Learn:
         most = STEPS_AHEAD
         for operator in operators[1:]:
             if type(operator) is Publish and operator.every > 1:
-                # The last of them is what is published.
+                # The last of them is published.
                 most = min(most, max(1, operator.every - (learner.updates - learner.updates_when_published)))
             elif type(operator) is not Reprioritize:
                 return 0
@@ -105,7 +105,7 @@ class SyncTarget:
         return update
 
     def now(self, learner: Scheduled) -> TargetUpdate:
-        """Return the settings of now, after any schedule."""
+        """Return the current settings, after any schedule."""
         return TargetUpdate(self.every, learner.scheduled.get("tau", self.tau))
 
 

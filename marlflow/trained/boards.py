@@ -1,9 +1,9 @@
-"""Shows what an agent observes, and its actions, as text for a person; classic games of PettingZoo as boards.
+"""Shows an agent's observations and actions as text for a person; classic games of PettingZoo as boards.
 
-An environment may say it itself, with a method `observation_text(agent)`, with `action_text(agent, action)`, or with
-both, and with an attribute `moves_are_public`. Otherwise the classic games of PettingZoo are drawn from what the agent
-observes, an environment with the render mode `ansi` as it renders itself, and any other as numbers. A text has nothing
-that only other agents know, unless `ansi` shows it.
+An environment may provide the text itself, with a method `observation_text(agent)`, with `action_text(agent, action)`,
+or with both, and with an attribute `moves_are_public`. Otherwise the classic games of PettingZoo are drawn from the
+agent's observation, an environment with the render mode `ansi` renders itself, and any other is shown as numbers. A
+text has nothing that only other agents know, unless `ansi` shows it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MOST_NUMBERS = 200
 
 
 class Board:
-    """An environment as text: here, what an agent observes as numbers."""
+    """An environment as text: here, an agent's observation as numbers."""
 
     public = False
     """Whether each agent may know the moves of all others at once."""
@@ -29,7 +29,7 @@ class Board:
         self.game = env.unwrapped
 
     def text(self, agent: str, observation: Any) -> str:
-        """Return what `agent` sees; `observation` is without its mask."""
+        """Return the text that `agent` sees; `observation` is without its mask."""
         if isinstance(observation, Mapping):
             return "\n".join(f"{key}: {self.text(agent, part)}" for key, part in observation.items())
         if isinstance(observation, tuple):
@@ -64,7 +64,7 @@ class RenderedBoard(Board):
 
 
 class OwnBoard(Board):
-    """An environment that says itself what an agent observes, what its actions are called, or both."""
+    """An environment that has its own text for observations, its own names of actions, or both."""
 
     def __init__(self, env: Any, otherwise: Board) -> None:
         super().__init__(env)
@@ -117,7 +117,7 @@ class _ClassicBoard(Board):
     """The signs of the first agent and of the second."""
 
     def seen(self, agent: str) -> Any:
-        """Return what the game itself shows `agent`: wrappers may change what policies see."""
+        """Return the game's own observation of `agent`, because wrappers may change it for policies."""
         observation = self.game.observe(agent)
         return observation["observation"] if isinstance(observation, Mapping) else observation
 
@@ -136,7 +136,7 @@ class _ClassicBoard(Board):
     def for_all(self) -> str:
         if not self.public:
             return ""
-        # Without the first line, which says whose stones are whose.
+        # Without the first line, which says which stones belong to whom.
         return self.text(self.game.possible_agents[0], None).partition("\n")[2]
 
 
@@ -164,7 +164,7 @@ class _Go(_ClassicBoard):
     public, signs = True, ("#", "o")
 
     def text(self, agent: str, observation: Any) -> str:
-        # From the position itself: the planes that the environment gives its agents swap colors with every move.
+        # Drawn from the position itself, because the planes that agents observe swap colors with every move.
         signs = {0: ".", 1: "#", -1: "o"}
         cells = [[signs[stone] for stone in row] for row in self.game._go.board.tolist()]
         rows = [str(len(cells) - row) for row in range(len(cells))]

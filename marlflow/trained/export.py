@@ -1,8 +1,8 @@
-"""Export a policy's network to ONNX or to PyTorch's .pt2, and compare what is written with the policy itself.
+"""Export a policy's network to ONNX or to PyTorch's .pt2, and compare the file with the policy itself.
 
-float32 has 24 bits, so two ways to compute the same sum differ by about 1e-7 of its largest terms. A difference in
-absolute numbers therefore grows with the outputs. What it means is said by the relative difference, by that of the
-actions' probabilities, and by whether any greedy action differs.
+float32 has 24 bits, so two ways to compute the same sum differ by about 1e-7 of its largest terms. An absolute
+difference therefore grows with the outputs. To judge it, use the relative difference, the difference of the actions'
+probabilities, and whether any greedy action differs.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from marlflow.trained.team import Team, TrainedPolicy, load
 
 Format = Literal["onnx", "pt2"]
 _FORMAT = "marlflow export 1"
-# Sums of another order differ in the last digits; anything beyond is another network.
+# Sums in another order differ in the last digits; a larger difference means another network.
 _MOST = 1e-3
 
 _MEANINGS: Mapping[str, str] = {
-    "logits": "log-probabilities of the actions, up to a constant; those of all components side by side",
+    "logits": "log-probabilities of the actions, up to a constant; all components concatenated",
     "q_values": "action values",
     "mean": "mean of the Gaussian, in the coordinates of `distribution`",
     "log_std": "log standard deviation of the Gaussian, in the same coordinates",
@@ -78,9 +78,9 @@ def export(
     """Write the network of a policy to a file that runs without marlflow, and a JSON file that describes it.
 
     `policy` is a policy of the run or a member of its league; None is the only one that learned. The default `file` is
-    `exports/<policy>.<format>` in the run's folder; the description is beside it. `format` "onnx" needs the extra
-    `onnx`. The other arguments are as in `load`. Then the file is run on 1,000 rows that the policy plays in the run's
-    environment, and compared; if it cannot be played, on arbitrary rows.
+    `exports/<policy>.<format>` in the run's folder; the description is in the same folder. `format` "onnx" needs the
+    extra `onnx`. The other arguments are as in `load`. Then the file is run on 1,000 rows that the policy plays in the
+    run's environment, and compared with the policy; if the environment cannot be played, on arbitrary rows.
 
     Raises InvalidInput for a policy without a network, or whose parameters adapt while it acts, and MarlflowError if
     the network cannot be converted, or computes something else.
@@ -131,7 +131,7 @@ def portable_of(trained: TrainedPolicy) -> PortableActor:
 def _described(
     team: Team, trained: TrainedPolicy, portable: PortableActor, file: Path, found: OutputDifference
 ) -> dict[str, Any]:
-    """Return what the description file has, as plain data."""
+    """Return the contents of the description file, as plain data."""
     return {
         "format": _FORMAT,
         "marlflow": metadata.version("marlflow"),
@@ -163,7 +163,7 @@ def _described(
 
 ROWS = 1_000
 _SEED = 0
-# An agent that seldom decides must not make the export endless.
+# Limits the export if an agent seldom decides.
 _ENV_STEPS_PER_ROW = 10
 
 
@@ -207,13 +207,13 @@ def arbitrary_rows(trained: TrainedPolicy, count: int = ROWS, reason: str | None
 def _masks(spaces: Spaces, rows: int, generator: np.random.Generator) -> Array:
     mask = generator.random((rows, spaces.mask_width)) < 0.5
     for part in components(mask, spaces.choices):
-        # Of each component one is legal in any case; the part is a view.
+        # Each component needs a legal value; `part` is a view of `mask`.
         part[np.arange(rows), generator.integers(0, part.shape[1], rows)] = True
     return mask
 
 
 def played_rows(team: Team, trained: TrainedPolicy, count: int = ROWS) -> CheckRows:
-    """Play episodes in which the policy samples its actions, and return its first `count` rows or fewer.
+    """Play episodes with sampled actions of the policy, and return its first `count` rows or fewer.
 
     It plays all agents that it can; others play as in training. It ends at 10 env steps for each row, at the latest.
     Raises MarlflowError if the environment cannot be made, breaks, or never asks the policy.
@@ -283,9 +283,9 @@ _BATCHES = (1, 7)
 
 @dataclass(frozen=True, slots=True)
 class OutputDifference:
-    """How far the outputs of an exported file are from those of its policy, over `rows` rows.
+    """The difference between the outputs of an exported file and its policy, over `rows` rows.
 
-    `of` is what the rows are: `played` in the run's environment, or `arbitrary`; `reason` is why they are not played.
+    `of` says where the rows come from: `played` in the run's environment, or `arbitrary`; then `reason` says why.
     `largest` is the largest difference of a number, and `magnitude` the largest number compared. `relative` is the
     largest difference as a share of the largest number of its output in its row, or of 1 if that is larger.
     `probability` is the largest difference of the probability of an action, None for policies without logits.
@@ -353,7 +353,7 @@ def _probability(expected: Array, found: Array, choices: Sequence[int]) -> float
 
 
 def expected_outputs(trained: TrainedPolicy, portable: PortableActor, rows: CheckRows) -> dict[str, Array]:
-    """Return what the policy computes for rows, as it does when it acts, and its greedy actions."""
+    """Return the policy's outputs for rows, as when it acts, and its greedy actions."""
     before = None if rows.memory is None else as_tensor(rows.memory)
     with torch.inference_mode():
         raw, after = portable.network.outputs(as_tensor(rows.obs), before)

@@ -26,7 +26,7 @@ _EXTRA = ("onnx", "onnxscript")
 
 
 def written(portable: PortableActor, file: Path, format: str) -> Session:
-    """Write `portable` as `onnx` or `pt2`, and return what runs the file.
+    """Write `portable` as `onnx` or `pt2`, and return a session that runs the file.
 
     Raises ConfigInvalid if a package is missing or the file cannot be written, MarlflowError if the network cannot be
     converted.
@@ -50,7 +50,8 @@ def _program(portable: PortableActor) -> Any:
     arguments = tuple(portable.example(3))
     batch = torch.export.Dim("batch")
     try:
-        # With gradients on, dense layers compute in torch alone; without, numpy does a part, which is not recorded.
+        # With gradients on, dense layers compute in torch alone; without gradients, numpy does a part, which would not
+        # be exported.
         with torch.enable_grad(), _quiet():
             shapes = (tuple({0: batch} for _ in arguments),)
             return torch.export.export(portable, arguments, dynamic_shapes=shapes, strict=False)

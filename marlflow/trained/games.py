@@ -56,7 +56,7 @@ class Episode:
 
 
 class Watcher:
-    """Base class of what sees episodes from outside; methods do nothing by default, and all may raise Stopped."""
+    """Base class of watchers of episodes; methods do nothing by default, and all may raise Stopped."""
 
     def began(self, episode: Episode) -> None:
         """Note that an episode was reset."""
@@ -74,7 +74,7 @@ class Watcher:
 def play_episode(
     adapter: EnvAdapter, episode: Episode, players: Mapping[str, Player], others: Player, watchers: Sequence[Watcher]
 ) -> Episode:
-    """Play `episode` to its end and return it; `others` acts for each agent that has no player of its own.
+    """Play `episode` to its end and return it; `others` acts for each agent without a player.
 
     Raises EnvironmentFailed if the environment breaks, and Stopped.
     """
@@ -119,7 +119,7 @@ def _note(adapter: EnvAdapter, episode: Episode, result: StepResult, watchers: S
 
 
 PERSON = "you"
-"""The name of the person, where others have that of their policy."""
+"""The name of the person, where other players have the name of their policy."""
 
 
 def seating(
@@ -128,8 +128,8 @@ def seating(
     """Return the name of who plays each of `agents`.
 
     `seats` says it for some agents. `against` plays the sides that the person does not play, or that the first agent
-    does not belong to. Everybody else plays as in training; where a league decides that, the first of its policies that
-    can play the agent does. Raises ConfigInvalid with every problem.
+    does not belong to. All other agents are played as in training; if a league decides that, by the first of its
+    policies that can play the agent. Raises ConfigInvalid with every problem.
     """
     problems = list(unknown_agents(person, seats, agents))
     if person is not None and person in seats:

@@ -1,4 +1,4 @@
-"""Records what a person plays as an offline dataset, with rows as a worker would collect them."""
+"""Records a person's play as an offline dataset, with rows as a worker would collect them."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def _joined(lists: Iterable[list[Any]]) -> list[Any]:
 
 
 class PersonDataset:
-    """The dataset of what a person plays, in `folder`; each episode is complete on disk when `add` returns.
+    """The dataset of a person's play, in `folder`; each episode is complete on disk when `add` returns.
 
     `policy` is the policy whose place the person takes. The dataset has the spaces of all `policies`, so that several
     agents may be recorded in one folder. Raises ConfigInvalid if the folder has records of something else.

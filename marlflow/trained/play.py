@@ -56,7 +56,7 @@ class PlayOptions:
     fps: float | None = None
 
     def problems(self) -> Iterator[str]:
-        """Yield what is wrong with them, whatever the run is."""
+        """Yield their problems that do not depend on the run."""
         if self.episodes < 1:
             yield f"episodes must be at least 1, not {self.episodes}"
         if self.fps is not None and not 0 < self.fps <= 240:
@@ -173,7 +173,7 @@ class _Game:
         self.watchers.append(window)
 
     def open_video(self, path: Path) -> None:
-        """Write the games as a video, and what was played into a JSON file."""
+        """Write the games as a video, and a description of them as a JSON file."""
         video = self._stack.enter_context(_described(self._team, self._options, self._played, path))
         self._played.video, self._played.fps = path, video.fps
         self.watchers.append(VideoWatcher(self._env, video))
@@ -224,7 +224,7 @@ class _Game:
 
 @contextmanager
 def _described(team: Team, options: PlayOptions, played: PlayResult, path: Path) -> Iterator[VideoWriter]:
-    """Open a video, and write what is in it to `<name>.json` at its end."""
+    """Open a video, and write a description of its contents to `<name>.json` at its end."""
     video = VideoWriter(path, played.fps)
     try:
         with video:

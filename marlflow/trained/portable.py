@@ -31,7 +31,7 @@ Outputs = dict[str, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """An input: its name, dtype, shape of one row, and what it is. An observation is that of a `leaf`."""
+    """An input: its name, dtype, shape of one row, and kind. An observation input has one `leaf` of the observation."""
 
     name: str
     dtype: np.dtype[Any]
@@ -41,7 +41,7 @@ class Port:
 
 
 class PortableActor(nn.Module):
-    """Computes what `network` does, from one tensor for each of `inputs`; raises ConfigInvalid for other actors.
+    """Computes the same as `network`, from one tensor for each of `inputs`; raises ConfigInvalid for other actors.
 
     A nested observation has an input for each of its leaves. Masked actions have the lowest finite number as logit or
     value.
@@ -73,7 +73,7 @@ class PortableActor(nn.Module):
 
     @property
     def normalization(self) -> list[dict[str, Any]]:
-        """The running moments in the network, which observations need not be normalized by again."""
+        """The running moments in the network: observations need not be normalized before."""
         parts = [part for part in self.network.modules() if isinstance(part, NormalizedRows)]
         return [
             {"what": "observations", "rows": float(part.moments.count), "where": "inside the network"} for part in parts
@@ -123,7 +123,7 @@ class PortableActor(nn.Module):
         return {name: array.copy() for name, array in found.items() if array is not None}
 
     def named(self, raw: Tensor, action_mask: Tensor | None) -> Outputs:
-        """Return the outputs but the memory, given what the network's `outputs` returns."""
+        """Return the outputs without the memory, given the result of the network's `outputs`."""
         return self._outputs(raw, action_mask)
 
 
@@ -157,7 +157,7 @@ def _outputs_of(head: nn.Module, spaces: Spaces) -> Callable[[Tensor, Tensor | N
 
 
 def _raw(_head: Any, _spaces: Spaces, outputs: Tensor, _mask: Tensor | None) -> Outputs:
-    # An actor of a user's own: what its numbers mean is not known here.
+    # A user's own actor: the meaning of its numbers is not known here.
     return {"outputs": outputs}
 
 

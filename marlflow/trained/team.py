@@ -39,9 +39,9 @@ class TrainedPolicy:
 
         actions = team["prey"].act(observations, action_masks)
 
-    `agents` are those that it can play. `about` says what it is: algorithm, version, env steps, SHA-256 of its
-    parameters. If it plays agents with different spaces, or by different networks, it is that of `agent`, by default
-    the first.
+    `agents` are the agents that it can play. `about` has its algorithm, version, env steps, and SHA-256 of its
+    parameters. If it plays agents with different spaces, or by different networks, this object acts for `agent`, by
+    default the first one.
     """
 
     def __init__(self, entrant: Entrant, agent: str | None = None) -> None:
@@ -127,7 +127,7 @@ _MASK, _OBSERVATION = "action_mask", "observation"
 _FRAMES = 4
 # As many as a worker holds of a league's snapshots, unless more are seated.
 _MOST_LOADED = 64
-# Of all teams, because a team with a lock of its own could not be pickled.
+# One lock for all teams, because a team with a lock of its own could not be pickled.
 _loading = threading.RLock()
 
 
@@ -198,7 +198,7 @@ class Team:
             return trained
 
     def _unload(self) -> None:
-        """Drop those that were used longest ago, but not the run's own policies or any that plays in this episode."""
+        """Drop the least recently used policies, except the run's own and all that play in this episode."""
         stay = {*self._checked.spec.policies, *(state.policy for state in list(self._states.values()))}
         others = [name for name in self._loaded if name not in stay]
         for name in others[:-_MOST_LOADED]:
@@ -207,8 +207,8 @@ class Team:
     def make_env(self, render_mode: str | None = None, **arguments: Any) -> Any:
         """Make the environment of the run, AEC or Parallel, with the same arguments and wrappers.
 
-        Of a run that learned from records it is the environment that was recorded. `arguments` replace those of the
-        run. Raises ConfigInvalid if it cannot be made.
+        If the run learned from records, it is the environment that was recorded. `arguments` replace the run's. Raises
+        ConfigInvalid if it cannot be made.
         """
         env = played_environment(self.experiment.env)
         changes = {**({} if render_mode is None else {"render_mode": render_mode}), **arguments}
@@ -319,11 +319,11 @@ def load(
 
     `checkpoint` is `"best"`, the number of env steps of one, or by default the newest whole one. The best has the
     highest metric `checkpoint.best`; if the run had none, the highest `eval_return_mean` of its only learner.
-    `experiment` is needed if the run's cannot be built from its folder. What a run of somebody else
-    names beyond marlflow's parts is imported only if it is in `trust`; None is any. Opens the environment once.
+    `experiment` is needed if the run's experiment cannot be built from its folder. If another user made the run, names
+    outside marlflow's parts are imported only if they are in `trust`; None imports all. Opens the environment once.
 
-    If that checkpoint is damaged, the one before it is used, and a warning is logged; if `strict`, it is refused. So
-    are those of other runs that the team plays against.
+    If that checkpoint is damaged, the one before it is used, and a warning is logged; if `strict`, it is refused. The
+    same holds for the checkpoints of other runs that the team plays against.
 
     Raises InvalidInput: the folder of no run, no whole checkpoint, code that is not trusted, another environment.
     """

@@ -62,7 +62,7 @@ class TypedActions:
         return " ".join(map(str, np.array(legal) + self._starts()))
 
     def form(self) -> str:
-        """Return in a few words what to type."""
+        """Return a short description of what to type."""
         space = self._space
         if isinstance(space, spaces.Discrete):
             return "a number, or a name" if self._names else "a number"
@@ -217,7 +217,8 @@ class TerminalPerson(Watcher):
 
     With `clock_s`, the person has this many seconds for each decision, as in games in which all act at once; then the
     last action is repeated if it is legal, or else the first legal one is taken. As a watcher of the games, it shows
-    what the others do, if everybody may know, and how each game ends. `names` says who plays each other agent.
+    the actions of other players, if the game is public, and how each game ends. `names` says who plays each other
+    agent.
     """
 
     def __init__(

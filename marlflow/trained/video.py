@@ -1,4 +1,4 @@
-"""Writes videos frame by frame with PyAV: mp4 (H.264), webm (VP9), gif, webp; makes frames of what is rendered.
+"""Writes videos frame by frame with PyAV: mp4 (H.264), webm (VP9), gif, webp; makes frames of renderings.
 
 A file is written under another name, and renamed when it is complete.
 """
@@ -30,10 +30,10 @@ class FrameInvalid(Exception):
 
 
 def rgb_frame(rendered: Any) -> Array | None:
-    """Return what `render()` returned as an RGB frame, uint8 [height, width, 3], or None if it returned nothing.
+    """Return the result of `render()` as an RGB frame, uint8 [height, width, 3], or None if it returned nothing.
 
-    Of a list of frames, the last is taken. Text is drawn. Gray frames, [height, width] or [height, width, 1], get three
-    channels; an alpha channel is removed; floats are from 0 to 1. Raises FrameInvalid for anything else.
+    If it is a list of frames, the last one is taken. Text is drawn. Gray frames, [height, width] or [height, width, 1],
+    get three channels; an alpha channel is removed; floats are from 0 to 1. Raises FrameInvalid for anything else.
     """
     if isinstance(rendered, list | tuple):
         rendered = rendered[-1] if rendered else None
@@ -69,7 +69,7 @@ def text_frame(text: str) -> Array:
     """
     from PIL import Image, ImageDraw
 
-    # A tab has no width of its own in a picture.
+    # A tab has no width in a picture.
     text = text.expandtabs(4).rstrip() or " "
     image = Image.new("RGB", TEXT_SIZE, "white")
     draw = ImageDraw.Draw(image)

@@ -119,8 +119,8 @@ def _name(env: Any) -> str:
 class VideoWatcher(Watcher):
     """Adds a frame to `video` after each reset and each env step: an episode of n env steps has n + 1 frames.
 
-    Where the environment renders nothing, the last frame is repeated. Raises MarlflowError if there is none yet, or
-    what it renders is no picture.
+    If the environment renders nothing, the last frame is repeated. Raises MarlflowError if there is no frame yet, or if
+    what the environment renders is not an image.
     """
 
     def __init__(self, env: Any, video: VideoWriter) -> None:
@@ -189,7 +189,7 @@ class RowsWatcher(Watcher):
             self._rows.decided(decision.observation, decision.mask, row, decision.env_steps)
 
     def stepped(self, result: StepResult) -> None:
-        """Add what the person's agent received, and its end."""
+        """Add the reward of the person's agent, and its end."""
         rows = self._rows
         if rows is None:
             # Nothing before its first decision belongs to a row.

@@ -23,7 +23,7 @@ _DRAW_THEMSELVES: Final = ("pettingzoo.", "mpe2.")
 
 def check_display(remedy: str) -> None:
     """Raise ConfigInvalid that ends in `remedy` if no window can be opened here, or pygame is missing."""
-    # Other systems always have a display; SDL_VIDEODRIVER is set by who knows what to draw on.
+    # Other systems always have a display; if SDL_VIDEODRIVER is set, the user has chosen what to draw on.
     named = any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"))
     if sys.platform.startswith("linux") and not named:
         raise ConfigInvalid(
@@ -67,7 +67,7 @@ class Window(Watcher):
             self._pygame.display.set_caption(f"{self._title}, episode {episode.number + 1} of {episode.of}")
 
     def stepped(self, result: StepResult) -> None:
-        """Show the environment as it is now, and wait until the next env step is due."""
+        """Show the environment's current state, and wait until the next env step is due."""
         del result
         try:
             drawn = self._env.render() if self._must_render else None
@@ -107,9 +107,9 @@ class Window(Watcher):
 
 
 def answer_events(pygame: Any) -> None:
-    """Raise Stopped if the window was closed or Escape was pressed; other keys stay for who asks for them.
+    """Raise Stopped if the window was closed or Escape was pressed; other keys stay in the queue for other readers.
 
-    Also tells the operating system that the program answers.
+    It also shows the operating system that the program responds.
     """
     if not pygame.display.get_init() or pygame.display.get_surface() is None:
         return
@@ -125,7 +125,7 @@ def answer_events(pygame: Any) -> None:
 
 
 def manual_policy_of(env: Any) -> Any:
-    """Return the class `ManualPolicy` beside the environment's own module, as butterfly's have; None without one."""
+    """Return the class `ManualPolicy` of the environment's package, as in PettingZoo's butterfly; None without one."""
     package = type(env.unwrapped).__module__.rpartition(".")[0]
     if not package:
         return None

@@ -23,7 +23,7 @@ SPACES = Spaces(
 
 @dataclass
 class Decision:
-    """One token: what was seen before it, what came of it, and the tokens of its utterance so far."""
+    """One token: the observation before it, its result, and the tokens of its utterance so far."""
 
     context: float
     said: list[int]

@@ -1,4 +1,4 @@
-"""Extra losses as users write them: a function, a class, and those that are refused."""
+"""Extra losses as users write them: a function, a class, and losses that are refused."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Weight:
 
 
 class Head(torch.nn.Linear):
-    """A module with parameters, which nobody would train."""
+    """A module with parameters that no optimizer would train."""
 
     def __init__(self) -> None:
         super().__init__(2, 2)

@@ -101,12 +101,12 @@ def terms_and_gradients(
 
 
 def outputs(module: Any, policy: str, obs: Array) -> Array:
-    """What an actor makes of one observation, before a tanh or a softmax."""
+    """An actor's output for one observation, before a tanh or a softmax."""
     return forward(module, f"actors.{policy}.torso", f"actors.{policy}.head", obs[None])[0]
 
 
 def values(module: Any, policy: str, critic: int, row: list[float]) -> Array:
-    """What a critic makes of one row."""
+    """A critic's output for one row."""
     names = (f"critics.{policy}.torsos.{critic}", f"critics.{policy}.heads.{critic}")
     return forward(module, *names, np.array([row]))[0]
 
@@ -136,7 +136,7 @@ def critic_row(
     sees: str = "observations",
     prefix: str = "",
 ) -> list[float]:
-    """What a critic sees for one agent."""
+    """The critic's input for one agent."""
     found: list[float] = []
     if sees == "state":
         found += list(columns[f"{prefix}state"][row])

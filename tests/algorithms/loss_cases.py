@@ -1,6 +1,6 @@
 """Every shipped loss with the networks that it works with, and a minibatch for each of its loss groups.
 
-The minibatches are those of the algorithm's own plan, on rows of its spaces.
+The minibatches come from the algorithm's own plan, on rows of its spaces.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def loss_and_gradient(learner: mf.TorchLearner, columns: Mapping[str, Array]) ->
 def terms_of_step(
     learner: mf.TorchLearner, minibatch_of: Callable[[str], Mapping[str, torch.Tensor]]
 ) -> dict[str, float]:
-    """The terms of all loss groups, none of which has learned; their gradients are in those of the parameters.
+    """The terms of all loss groups before learning; their gradients are in the parameters' gradients.
 
     `minibatch_of` gives that of a group by its name; the columns that a group adds reach the groups after it.
     """
@@ -120,7 +120,7 @@ def gradient_by_differences(learner: mf.TorchLearner, loss: Callable[[], float],
 
 
 def forward(module: Any, torso: str, head: str, obs: Array) -> Array:
-    """What one tanh layer and a linear head make of `obs`, by plain loops in float64."""
+    """The output of one tanh layer and a linear head for `obs`, by plain loops in float64."""
     named = {name: tensor.detach().numpy().astype(np.float64) for name, tensor in module.state_dict().items()}
     weights, bias = named[f"{torso}.layers.0.weight"], named[f"{torso}.layers.0.bias"]
     out_weights, out_bias = named[f"{head}.weight"], named[f"{head}.bias"]

@@ -1,4 +1,4 @@
-"""Ape-X: its plan, where its stages run, and how its shards divide what it remembers."""
+"""Ape-X: its plan, where its stages run, and how its shards divide the rows."""
 
 from __future__ import annotations
 

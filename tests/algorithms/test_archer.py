@@ -1,4 +1,4 @@
-"""ArCHer's losses and samples against plain loops, its plan, and what it refuses."""
+"""ArCHer's losses and samples compared with plain loops, its plan, and its refusals."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def expected(probability: Array) -> float:
 
 
 def naive_divergences(learner: mf.TorchLearner, drawn: mf.Transitions, double: bool) -> list[float]:
-    """Of each row, with who chooses the next action among the legal ones."""
+    """The target of each row, with the network that chooses the next legal action."""
     chosen_by = distributions(learner.module if double else learner.parameters.target_module, drawn.next_obs)
     next_of, now = (
         distributions(learner.parameters.target_module, drawn.next_obs),

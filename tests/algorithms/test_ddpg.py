@@ -1,4 +1,4 @@
-"""DDPG: its plan, what it refuses, its losses against plain loops over rows, and its two learning rates."""
+"""DDPG: its plan, refusals, losses compared with plain loops over rows, and its two learning rates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DD-PPO: PPO whose learner is on the rollout workers; where it runs, what it refuses, and how it goes on."""
+"""DD-PPO: PPO whose learner is on the rollout workers; its placement, refusals and resumes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def until(env_steps: int, **changes: Any) -> mf.Experiment:
 
 @pytest.mark.parametrize("num_workers", [1, 3])
 def test_it_may_go_on_with_another_number_of_workers(num_workers: int, tmp_path: Path) -> None:
-    """Also with rows that waited when it stopped: those of workers that are no more fall to others."""
+    """Also with rows that waited when it stopped: rows of workers that no longer exist go to others."""
     first = mf.train(until(HALF), tmp_path)
     half = kept(tmp_path)
     assert {key for fragment in half["driver"]["flow"]["held"]["hunters/Shards"] for key in fragment["keys"]} == {

@@ -1,4 +1,4 @@
-"""DQN: its plan, what it refuses, its schedule, and its loss as learners use it against plain loops over rows."""
+"""DQN: its plan, refusals, schedule, and its loss as learners use it, compared with plain loops over rows."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def naive_errors(config: mf.DQN, targets: list[float], module: Any, drawn: mf.Tr
 
 
 def naive_targets(config: mf.DQN, learner: mf.TorchLearner, drawn: mf.Transitions) -> list[float]:
-    """Who chooses the next action among the legal ones, and what it is worth, row by row."""
+    """The network that chooses the next legal action, and the action's value, row by row."""
     chooser = learner.module if config.double else learner.parameters.target_module
     chosen_by = forward(chooser, "actor.torso", "actor.head", drawn.next_obs)
     worth = forward(learner.parameters.target_module, "actor.torso", "actor.head", drawn.next_obs)

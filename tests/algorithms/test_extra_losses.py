@@ -46,7 +46,7 @@ def test_the_gradient_is_that_of_the_loss_and_the_extra_loss(case: Case) -> None
     found, reported = gradients(learner, case)
     parameters = learner.parameters
     parameters.flat.gradient.zero_()
-    # Of the actors, and of nothing else; each loss group has its own part of this gradient.
+    # The gradient of the actors alone; each loss group has its own part of it.
     (0.1 * Weight()(learner.module, {})).backward()
     assert float(parameters.flat.gradient.abs().max()) > 0
     for group in parameters.groups:

@@ -1,4 +1,4 @@
-"""What VDN and QMIX say of actions before they have learned anything."""
+"""The values that VDN and QMIX give to actions before learning."""
 
 from __future__ import annotations
 

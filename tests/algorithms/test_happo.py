@@ -124,7 +124,7 @@ def test_a_turn_trains_one_actor_and_the_critic(policy: str) -> None:
 
 
 def test_the_losses_of_a_turn_are_ppos() -> None:
-    """The actor's and the critic's gradients are those of PPO's loss of an ActorCritic of these two parts."""
+    """The actor's and the critic's gradients equal PPO's gradients for an ActorCritic of these two parts."""
     learner, batch = of_two(max_grad_norm=1e9), rows("items")
     minibatch = {name: torch.from_numpy(column) for name, column in batch.columns_for_losses().items()}
     groups = {group.name: group for group in learner.parameters.groups}
@@ -153,7 +153,7 @@ MEMBERS = ("speaker", "listener")
 
 
 def pair(env_steps: int = 480, runtime: Any = "inline", **changes: Any) -> mf.Experiment:
-    """A speaker that dies at times and a listener of other spaces learn together, beside a walker."""
+    """A speaker that sometimes ends early and a listener with other spaces learn together; a walker learns alone."""
     algorithm = mf.HAPPO(batch_agent_steps=60, epochs=2, minibatch_agent_steps=20, bootstrap_at_death=True, **changes)
     experiment = team_run(env_steps, runtime, learners={"pair": mf.LearnerConfig(MEMBERS, algorithm)})
     return dataclasses.replace(experiment, env=mf.Env(ThreeGroups, wrappers=(joint_state,), num_envs=4))

@@ -44,7 +44,7 @@ def columns(spaces: Spaces, seed: int = 0) -> dict[str, Array]:
 
 
 def log_likelihoods(learner: mf.TorchLearner, spaces: Spaces, rows: dict[str, Array]) -> Array:
-    """Of each row's action, by plain loops."""
+    """The log-probability of each row's action, by plain loops."""
     outputs, found = forward(learner.module, "actor.torso", "actor.head", rows["obs"]), []
     for number, output in enumerate(outputs):
         action = rows["action"][number]

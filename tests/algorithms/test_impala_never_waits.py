@@ -1,4 +1,4 @@
-"""Workers never wait for IMPALA's learner, nor it for them: each in turn stands still while the other goes on."""
+"""Workers never wait for IMPALA's learner, nor the learner for workers: each in turn stops, the other continues."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Learning:
 
 
 class Acting:
-    """A source of `MADE` fragments, each numbered by its payload; before the one of number `until` it stands still."""
+    """A source of `MADE` fragments, each numbered by its payload; it stops before the fragment `until`."""
 
     def __init__(self, stop_before: int = MADE, free: Callable[[], bool] = lambda: True) -> None:
         self.stop_before, self.free, self.made, self.freed = stop_before, free, 0, False
@@ -83,7 +83,8 @@ def test_while_the_learner_is_busy_workers_make_all_they_can_and_the_oldest_is_d
     assert learned[:2] == [0, 1], "the first batch went to the learner at once"
     assert learned == sorted(set(learned))
     dropped = executor.meters()[f"{algorithm.name}/newest"]["dropped"]
-    # What had left the queue waits for the learner; of the rest the newest remain. One may be left of a batch of two.
+    # Fragments that had left the queue wait for the learner; of the others the newest remain. One of a batch of two may
+    # be left.
     assert MADE - dropped - len(learned) in (0, 1)
     assert dropped >= MADE - 2 - WAITING - 2 * 3
     assert {MADE - 2, MADE - 3} <= set(learned)

@@ -1,4 +1,4 @@
-"""What holds for MADDPG, MATD3 and MASAC alike: absent agents, order of agents, opponents, and what they refuse."""
+"""Common properties of MADDPG, MATD3 and MASAC: absent agents, order of agents, opponents, and refusals."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def blocks(policy: str, scouts: int, kind: Any) -> dict[tuple[str, int], list[in
         for seat in range(scouts):
             found[part, seat] = list(range(start, start + size))
             start += size
-        # What is of the archer lies behind: 3 numbers seen, 2 of its action, and whether it is present.
+        # The archer's numbers come last: 3 of its observation, 2 of its action, and its presence.
         start += {"obs": 3, "action": 2, "present": 1, "seat": 0}[part]
     return found
 
@@ -140,7 +140,7 @@ def test_a_reward_of_one_agent_that_is_no_number_skips_the_step(kind: Any) -> No
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_opponents_learn_each_its_own_return(kind: Any) -> None:
-    """What one gains the other loses, and every decision is the last: values are the rewards, of opposite signs."""
+    """A zero-sum game in which every decision is the last: values are the rewards, with opposite signs."""
     columns = team_rows()
     for policy, sign in {"scout": 1.0, "archer": -1.0}.items():
         columns[f"{policy}:present"][:] = columns[f"{policy}:terminated"][:] = True

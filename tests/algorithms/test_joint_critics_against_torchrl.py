@@ -1,4 +1,4 @@
-"""Losses and every gradient of MADDPG, MATD3 and MASAC equal those of torchrl's DDPGLoss, TD3Loss, SACLoss and
+"""Losses and every gradient of MADDPG, MATD3 and MASAC equal torchrl's DDPGLoss, TD3Loss, SACLoss and
 DiscreteSACLoss with critics of all agents' actions, recorded by benchmarks/peers/torchrl_joint_critics.py.
 """
 

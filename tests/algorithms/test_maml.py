@@ -127,7 +127,7 @@ def test_the_meta_loss_is_that_of_plain_loops_and_its_gradient_that_of_finite_di
 
 
 def test_of_first_order_it_is_the_gradient_where_the_steps_lead() -> None:
-    """Of one task: that of the last phase, by the adapted parameters, however these came about."""
+    """The gradient of one task: the last phase's, by the adapted parameters."""
     module, tasks = tiny(), {name: column[:1] for name, column in made_up_tasks(False).items()}
     first, second = gradient(module, tasks, "first"), gradient(module, tasks, "second")
     assert np.linalg.norm(first - second) > 0.1 * np.linalg.norm(second)
@@ -150,7 +150,7 @@ def only_phase(tasks: Mapping[str, Tensor], phase: int) -> dict[str, Tensor]:
 
 
 def test_several_learners_may_each_have_some_of_the_tasks() -> None:
-    """The gradient of all tasks is the mean of those of shares, weighted by how many tasks each has."""
+    """The gradient of all tasks is the mean of the shares' gradients, weighted by their numbers of tasks."""
     module, tasks = tiny(), made_up_tasks(True)
     shares = [gradient(module, {name: column[share] for name, column in tasks.items()}, "second") for share in (
         slice(0, 1), slice(1, 3)

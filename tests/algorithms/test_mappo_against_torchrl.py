@@ -47,7 +47,7 @@ def learner(value_clip_range: float | None = None) -> mf.TorchLearner:
 
 
 def parameters(learner: mf.TorchLearner) -> list[torch.nn.Parameter]:
-    """First those of the actor, then of the critic: weight and bias of each layer, as torchrl's by name."""
+    """First the actor's parameters, then the critic's: weight and bias of each layer, as torchrl's by name."""
     module: Any = learner.module
     return [p for part in (module.actor, module.critic_torso, module.critic_head) for p in part.parameters()]
 

@@ -67,7 +67,7 @@ def sampled(module: Any, columns: dict[str, Array], row: int, noise: Array, pref
 
 
 def seen(actions: Actions, policy: str, seat: int) -> Actions:
-    """What the critics of an agent see: of a scout, no action of its own."""
+    """The input of an agent's critics: for a scout, without its own action."""
     return {**actions, (policy, seat): [0.0] * CHOICES} if policy == "scout" else actions
 
 

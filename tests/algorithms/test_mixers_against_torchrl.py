@@ -55,7 +55,7 @@ def named(module: Any, case: str) -> dict[str, tuple[str, Tensor]]:
 
 
 def same_part(tensor: Tensor, like: Array) -> Tensor:
-    """Our mixer sees presence bits behind the state, which torchrl's does not see."""
+    """Our mixer sees presence bits after the state, which torchrl's does not see."""
     return tensor if tensor.shape == like.shape else tensor[:, :STATE]
 
 

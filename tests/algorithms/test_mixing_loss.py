@@ -117,7 +117,7 @@ def test_gradients_by_differences(algorithm: mf.VDN) -> None:
 
 @pytest.mark.parametrize("algorithm", [mf.VDN(), mf.QMIX(embed_size=8, hypernet_layers=1)], ids=names)
 def test_a_seat_that_is_always_absent_changes_no_loss_and_no_gradient(algorithm: mf.VDN) -> None:
-    """Whatever its columns hold: they are read, and count for nothing."""
+    """The values of its columns are read, and have no effect."""
     learner, columns = team_learner(algorithm), team_rows()
     for name in ("present", "next_present"):
         columns[f"carrier:{name}"][:] = False

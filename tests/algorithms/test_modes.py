@@ -1,4 +1,4 @@
-"""What `sampled` means for the policy of each algorithm: its own distribution, and nothing that only explores."""
+"""The mode `sampled` of each algorithm's policy: its own distribution, without exploration noise."""
 
 from __future__ import annotations
 

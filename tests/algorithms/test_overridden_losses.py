@@ -1,4 +1,4 @@
-"""What a subclass of a shipped loss overrides is called, and changes the gradient, with every network it works with."""
+"""Methods that a subclass of a shipped loss overrides are called, and change the gradient, with every network."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.learner.batches import Columns
 
 # Methods that a step does not call; schedules are tried below.
 OTHERS = {"__init__", "set_schedule", "priorities"}
-# Those of one kind of actions.
+# The cases of one kind of actions.
 KIND_OF = {"_sampled": "Box", "_expected": "Discrete"}
 # HAPPO trains the two parts of PPO's loss apart.
 NO_PART_OF = {"ActorLoss": {"of_rows", "of_critic", "_value_loss"}, "CriticLoss": {"of_rows", "of_actor"}}

@@ -1,4 +1,4 @@
-"""PPO: its plan, what it refuses, and its loss as learners use it against plain loops over rows."""
+"""PPO: its plan, refusals, and its loss as learners use it, compared with plain loops over rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""R2D2: its plan, what it refuses, and its loss on what its replay draws against plain loops over steps."""
+"""R2D2: its plan, refusals, and its loss on draws of its replay, compared with plain loops over steps."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Loops:
         return memory
 
     def values(self, drawn: SequenceTransitions, s: int, memory: Array) -> list[Array]:
-        """Of the rows trained on, and of what follows them."""
+        """The trained rows, and the row after them."""
         found = []
         for t in range(CONFIG.burn_in_agent_steps, drawn.obs.shape[1]):
             if drawn.valid[s, t]:
@@ -126,7 +126,7 @@ def _targets(online: Loops, target: Loops, drawn: SequenceTransitions, s: int) -
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_its_loss_and_gradient_equal_plain_loops(masked: bool) -> None:
-    """The burn-in has no gradient: of all that moves with the parameters, the memory after it stands still."""
+    """The burn-in has no gradient: the memory after it counts as constant."""
     learner, drawn = make_learner(CONFIG, MASKED if masked else DISCRETE), _drawn(masked)
     assert set(drawn.trained.sum(1).tolist()) >= {1, 2, 3}
     other = make_learner(CONFIG, seed=7)

@@ -1,4 +1,4 @@
-"""Recurrent PPO: its plan, what it refuses, what it acts and learns by, and its loss against plain loops over rows."""
+"""Recurrent PPO: its plan, refusals, memories in acting and learning, and its loss by plain loops over rows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SMALL_GRU, SMALL_LSTM = mf.GRU(6, (5,)), mf.LSTM(6, (5,))
 def learner_of(
     config: mf.RecurrentPPO = DEFAULT, spaces: Spaces = DISCRETE, model: mf.GRU | mf.LSTM = SMALL_GRU
 ) -> mf.TorchLearner:
-    """One whose actor is surer of itself than they begin, so that what it sees and remembers shows in what it does."""
+    """A network whose actor has larger logits than at the start, so that observations and memory change its actions."""
     learner = config.learner("hunter", {"hunter": mf.Member(spaces, model)}, 0, ON_CPU)
     with torch.no_grad():
         learner.module.actor.head.head.weight.mul_(1_000.0)
@@ -90,7 +90,7 @@ def test_a_segment_that_goes_on_is_valued_by_what_the_next_one_begins_with() -> 
 
 
 def collected(make_env: Callable[[], Any], model: mf.GRU | mf.LSTM) -> tuple[list[mf.Batch], Spaces]:
-    """Some fragments by the actor that `learner_of` publishes; and what it sees and does."""
+    """Fragments by the actor that `learner_of` publishes, with its observations and actions."""
     spaces = spaces_of(make_env)
     actor = mf.RecurrentPPO().actor(spaces, model, 7)
     worker = rollout_worker(make_env, [0, 1, 2], [mf.Rule("*", "all")], {"all": actor}, seed=1)

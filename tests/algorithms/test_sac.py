@@ -1,4 +1,4 @@
-"""SAC: its plan, what it refuses, and its losses as learners use them against plain loops over rows."""
+"""SAC: its plan, refusals, and its losses as learners use them, compared with plain loops over rows."""
 
 from __future__ import annotations
 

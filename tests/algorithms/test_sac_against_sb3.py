@@ -98,7 +98,7 @@ def learner_like(made: stable_baselines3.SAC, temperature: float | None) -> mf.T
 
 @pytest.fixture
 def noise(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Tensor]]:
-    """What Stable-Baselines3 draws from, from the left: of each update first for `obs`, then for `next_obs`."""
+    """The noise that Stable-Baselines3 draws, in order: for each update first for `obs`, then for `next_obs`."""
     queue: list[Tensor] = []
     monkeypatch.setattr(torch.distributions.normal, "_standard_normal", lambda *shape, **how: queue.pop(0))
     yield queue

@@ -1,4 +1,4 @@
-"""What algorithms make of their settings, in tables: plans as their papers have them, where they act, refusals."""
+"""The effects of algorithms' settings, in tables: plans as in their papers, where they act, refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TD3: its plan, what it refuses, its losses against plain loops over rows, and when its actor learns."""
+"""TD3: its plan, refusals, its losses compared with plain loops over rows, and when its actor learns."""
 
 from __future__ import annotations
 

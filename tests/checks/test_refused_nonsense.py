@@ -47,8 +47,8 @@ REFUSED = {
     ),
     "snapshot of nobody": (
         (*ALPHASTAR, f"{MODE}.reset_to=typo@1"),
-        "league.matchmaker.reset_to is 'typo@1', and there is no policy 'typo' that learns; those that learn are main, "
-        "other",
+        "league.matchmaker.reset_to is 'typo@1', and there is no policy 'typo' that learns; the policies that learn "
+        "are main, other",
     ),
     "a later snapshot": (
         (*RESETS, f"{MODE}.reset_to=main@7"),
@@ -67,19 +67,20 @@ REFUSED = {
     ),
     "role of nobody": (
         (*ALPHASTAR, f"{MODE}.roles.typo=main_exploiter"),
-        "league.matchmaker: roles names policy 'typo', which does not learn here; those that learn are main, other",
+        "league.matchmaker: roles names policy 'typo', which does not learn here; the policies that learn "
+        "are main, other",
     ),
     "exploiters only": (
         (*ALPHASTAR, f"{MODE}.roles.main=league_exploiter", f"{MODE}.roles.other=main_exploiter"),
-        "league.matchmaker: all policies that learn are exploiters (main, other), so there is nobody to exploit; leave "
-        "one out of league.matchmaker.roles, which makes it a main",
+        "league.matchmaker: all policies that learn are exploiters (main, other), so there is no main to exploit; "
+        "leave one out of league.matchmaker.roles, which makes it a main",
     ),
-    "nobody to exploit on the other side": (
+    "no main to exploit on the other side": (
         (
             *("env=simple_tag", "league=alphastar", f"{MODE}.roles.adversary=main_exploiter"),
             f"{MODE}.roles.agent=league_exploiter",
         ),
-        "league.matchmaker: all policies that learn are exploiters (adversary, agent), so there is nobody to exploit; "
+        "league.matchmaker: all policies that learn are exploiters (adversary, agent), so there is no main to exploit; "
         "leave one out of league.matchmaker.roles, which makes it a main",
     ),
     "no main as a rival": (

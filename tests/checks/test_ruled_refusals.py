@@ -45,7 +45,7 @@ REFUSED = {
     "no state": ((*CLIFF, *managed("manager_sees=state")), "no state_space; put wrappers=joint_state before it"),
     "forced goals": (
         (*CLIFF, *managed("manager_acts=every_env_step", f"options={BOX}")),
-        "to go on is one more number, and options are Box(-1.0, 1.0, (1,), float32); set options to a number",
+        "to continue is one more number, and options are Box(-1.0, 1.0, (1,), float32); set options to a number",
     ),
     "dqn for goals": (
         (*SIGN, *managed(f"options={BOX}", "manager=manager"), "policy@policies.manager=dqn"),

@@ -26,7 +26,7 @@ def test_a_run_whose_ray_is_killed_says_so_and_leaves_nothing(daemon: str, named
         assert command.ends() == 1
         said = command.said[before:]
         assert said[-2:] == [
-            f"error: Ray's {named}, process {killed.pid}, was killed (SIGKILL): by somebody, or by the kernel because "
+            f"error: Ray's {named}, process {killed.pid}, was killed (SIGKILL): by a user, or by the kernel because "
             "memory ran out",
             f"to resume from {ROUND} env steps: marlflow resume {tmp_path / 'run'}",
         ]

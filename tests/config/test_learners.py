@@ -168,11 +168,11 @@ def test_matchmakers_and_leagues_are_refused_unless_the_algorithm_allows_them() 
     pair = {"pair": mf.LearnerConfig(PAIR, Choosy())}
     needs = "learner 'pair' (choosy) needs the same agents in every episode, and"
     assert problems(learners=pair, env=WITH_STATE, policies=SMALL_WALKER, mapping=Dealer()) == [
-        f"mapping: {needs} Dealer seats policies anew in each; map by rules, or use {SINGLE}"
+        f"mapping: {needs} Dealer assigns policies in each episode; map by rules, or use {SINGLE}"
     ]
     league = mf.League(mf.PFSP(), players={name: mf.LeaguePlayer([name]) for name in PAIR})
     found = problems(learners=pair, env=WITH_STATE, policies=SMALL_WALKER, league=league)
-    assert f"league: {needs} a league seats policies anew in each; choose league=none, or {SINGLE}" in found
+    assert f"league: {needs} a league assigns policies in each episode; choose league=none, or {SINGLE}" in found
     assert made(policies=SMALL_WALKER, mapping=Dealer()).spec.learners["pair"].is_joint
 
 

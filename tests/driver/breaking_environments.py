@@ -13,7 +13,7 @@ AT_STEP = 4
 
 
 def breaks(seed: int) -> bool:
-    """Whether an episode is one of those that break."""
+    """Whether an episode breaks."""
     return seed % 5 == 1
 
 

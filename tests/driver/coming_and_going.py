@@ -21,7 +21,7 @@ class ComingAndGoing(ParallelEnv[str, Array, Any]):
     """Four red agents with masks, of which one never comes, and two blue ones that see other things.
 
     Agents begin with probability 0.7, and each env step end (dying, or truncated alone) with 0.15 and come with 0.2. An
-    episode ends by truncation after 12 env steps, or earlier if nobody is left. Rewards are random.
+    episode ends by truncation after 12 env steps, or earlier if no agent is left. Rewards are random.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"name": "coming_and_going_v0"}

@@ -125,7 +125,7 @@ SMALL = mf.MLP((8,))
 
 
 def team_run(env_steps: int = 480, runtime: Literal["inline", "ray"] = "inline", **changes: Any) -> mf.Experiment:
-    """Speaker and listener learn together, beside a walker that learns alone."""
+    """Speaker and listener learn together, and a walker learns alone."""
     settings: dict[str, Any] = {
         "policies": {
             "speaker": mf.Policy(model=SMALL),

@@ -1,4 +1,4 @@
-"""What tests look at in a run's last checkpoint: everything that was kept, as plain values, without times."""
+"""The contents of a run's last checkpoint for tests: everything saved, as plain values, without times."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def driver(checkpoint: Checkpoint) -> Any:
 
 
 def _held(rows: dict[str, Any], replay: Mapping[str, Any]) -> dict[str, Any]:
-    """Without those that have been evicted since their file was written."""
+    """Without rows that were evicted after their file was written."""
     if "numbers" in rows:
         left = np.isin(rows["numbers"], replay["numbers"])
         return {"columns": {name: column[left] for name, column in rows["columns"].items()}}
@@ -68,7 +68,7 @@ def joined(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def by_env(workers: Mapping[str, Any]) -> dict[str, Any]:
-    """The workers' tree in the order of environments, whoever played them."""
+    """The workers' tree in the order of environments, for any division among workers."""
     tables = {}
     for name, table in workers["tables"].items():
         order = np.argsort(table["env"], kind="stable")
@@ -121,7 +121,7 @@ def differences(one: Any, other: Any, where: str = "") -> Iterator[str]:
 
 
 def _leaf(value: Any) -> Any:
-    """What a value that has no others in it is compared by."""
+    """The form in which a leaf value is compared."""
     if isinstance(value, np.ndarray):
         return value.dtype, value.shape, value.tobytes()
     return None if isinstance(value, Mapping | list) else repr(value)

@@ -53,7 +53,7 @@ def league_of(run_dir: Path) -> Any:
 
 
 def meta_strategies(run_dir: Path, actions: int) -> list[np.ndarray]:
-    """What each role plays: the probabilities of the game's actions, from those of its members."""
+    """The mixed strategy of each role: the probabilities of the game's actions, from its members' probabilities."""
     trees = kept(run_dir)
     return [
         sum(weight * _chances(trees[f"frozen.{name}"]["flat"], actions) for name, weight in mixture.items())

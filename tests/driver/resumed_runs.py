@@ -1,4 +1,4 @@
-"""Whether a run that is resumed from a checkpoint of its middle does what it would have done, bit for bit."""
+"""Check that a run resumed from a checkpoint in its middle has the same results as without it, bit for bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evaluations say how policies acted, by what they did, and show shares of wins only where somebody can win."""
+"""Evaluations say how policies acted, by their actions, and show shares of wins only if a side can win."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_where_agents_share_their_rewards_nobody_wins_and_nobody_draws(env: Any,
     together, games = (mf.evaluate(runs / env.__name__, episodes=6, mode=mode, against=of) for of in (None, "random"))
     for found in (together, games):
         assert not {"win", "draw", "loss"} & set(as_table(found).splitlines()[0].split())
-    assert "in no game did a side score more than another, so nobody won" in as_table(games)
+    assert "in no game did a side score more than another, so no side won" in as_table(games)
     assert not any(one.results is None or one.results.is_constant_sum for one in games.comparisons)
     assert all(one.win is None for one in together.returns)
 
@@ -113,6 +113,6 @@ def test_standings_say_if_nobody_has_ever_won(returns: tuple[float, float], says
     agents = ["player_0", "player_1"]
     members = Members(default_sides(agents), {"main": agents, "random": agents}, live=["main"])
     payoffs = Payoffs(members.sides, live=["main"])
-    assert "nobody won" not in standings_text(standings(members, payoffs, Ratings(["main"])))
+    assert "no side won" not in standings_text(standings(members, payoffs, Ratings(["main"])))
     payoffs.add(Game(("main", "random"), returns, env_steps=9))
-    assert ("nobody won" in standings_text(standings(members, payoffs, Ratings(["main"])))) == says
+    assert ("no side won" in standings_text(standings(members, payoffs, Ratings(["main"])))) == says

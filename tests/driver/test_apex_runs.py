@@ -1,4 +1,4 @@
-"""Whole runs with Ape-X: what its shards hold and earn, the ladder whoever plays, and a resume in the middle."""
+"""Whole runs with Ape-X: the contents of its shards, the ladder of epsilons, and a resume in the middle."""
 
 from __future__ import annotations
 

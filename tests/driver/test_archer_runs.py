@@ -1,4 +1,4 @@
-"""Whole runs of ArCHer: N, resume, N is 2N; beside PPO and DQN it learns what it learns alone; counts are exact."""
+"""Whole runs of ArCHer: N, resume, N is 2N; with PPO and DQN in the run it learns the same; counts are exact."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ RANDOM = dict.fromkeys(OTHERS, mf.Random())
 
 def test_a_run_resumed_is_the_run_uninterrupted(tmp_path: Path) -> None:
     archer = replace(ARCHER, end_token=2)
-    # Of 56 env steps a round: a batch is half gathered at the checkpoint, and utterances are half said.
+    # With 56 env steps a round, a batch is half gathered at the checkpoint, and utterances are half said.
     resumes_exactly(experiment({"archer": archer, **OTHERS}, 644, may_stop=True), tmp_path, 168).assert_mid_way()
 
 
@@ -69,7 +69,7 @@ def test_critics_and_actor_are_counted_and_published_exactly(tmp_path: Path) -> 
     result = mf.train(experiment({"archer": ARCHER, **RANDOM}, 1_000), tmp_path)
     found = standing(result.metrics, "archer")
     state = kept(tmp_path)["learner.archer"]
-    # A version for each batch; 3 steps of the critics each, and those of the actor after 9 of the critics.
+    # A version for each batch; 3 steps of the critics each, and steps of the actor after 9 steps of the critics.
     batches = state["version"]
     assert state["updates"] == found["updates"] > 3 * batches > 30
     assert state["optimizer/critics/steps"] == 3 * batches

@@ -44,7 +44,7 @@ def test_a_run_is_resumed_from_its_snapshots(tmp_path: Path, then: bool) -> None
         assert reports(tmp_path / "two")[-1]["policies"] == reports(tmp_path / "one")[-1]["policies"]
         assert result.metrics["faults"]["episodes_restarted"] == 0
     else:
-        # What steps environments one by one has no actions to replay.
+        # Workers that step environments one by one have no actions to replay.
         assert result.metrics["faults"]["episodes_restarted"] == 4
 
 

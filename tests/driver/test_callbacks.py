@@ -1,4 +1,4 @@
-"""Callbacks and sinks in whole runs: what they are told, how they stop a run, and what their failures cost."""
+"""Callbacks and sinks in whole runs: their calls, how they stop a run, and the cost of their failures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROUND = 80
 
 
 class Listener(mf.Callback):
-    """Remembers everything that it is told."""
+    """Remembers all of its calls."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[str, Any]] = []
@@ -170,7 +170,7 @@ def test_a_resumed_run_has_the_same_id_and_the_states_of_its_callbacks(tmp_path:
     assert began.id == again.id
     assert again.resumed.env_steps == 3 * ROUND
     assert 0 < again.resumed.reports <= len(first.of("reported"))
-    # A checkpoint has the state before callbacks are told of it.
+    # A checkpoint has the state from before callbacks are called for it.
     names = [name for name, _ in first.heard]
     assert second.told == {"heard": len(names) - 1 - names[::-1].index("saved")}
 

@@ -1,4 +1,4 @@
-"""A checkpoint during which a process dies is taken again at once: who was lost has a successor by then."""
+"""A checkpoint during which a process is lost is taken again at once; by then the process was replaced."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROUND = 80  # env steps
 
 @pytest.fixture
 def dying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[set[int]], mf.Result]:
-    """Trains for three rounds, with a checkpoint after each, in which somebody dies at some of the attempts."""
+    """Trains for three rounds, with a checkpoint after each; at some attempts a process ends."""
 
     def trained(attempts: set[int]) -> mf.Result:
         left, real = iter(range(100)), InlineRuntime.save

@@ -107,7 +107,7 @@ def shipped(name: str, records: Path, compile: Any = True) -> mf.Experiment:
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a policy `expert` did on the cart-poles."""
+    """Records of a policy `expert` on the cart-poles."""
     where = tmp_path_factory.mktemp("expert")
     made = shipped("cartpole_team_ppo", where, False)
     expert = {"expert": mf.Policy(mf.PPO(batch_agent_steps=200))}
@@ -224,7 +224,7 @@ def test_a_run_that_is_resumed_before_its_updates_are_compiled_is_equal(
     resumed = resumes_exactly(experiment, tmp_path, HALF)
     for learner in ("ppo_team", "dqn_team"):
         assert 0 < resumed.half[f"learner.{learner}"]["updates"] < 35
-        # Of the whole run, and of the resumed one.
+        # The results of the whole run, and of the resumed one.
         assert sum(update.compiles for update in seen.of(learner)) >= 2
 
 

@@ -1,4 +1,4 @@
-"""Evaluation games against a naive loop over the same seeds, and everybody who can be named."""
+"""Evaluation games compared with a naive loop over the same seeds, and all players that can be named."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ PFSP_RUN = league_run(LEAGUES["pfsp"], 864)
 
 
 def of_two(env: Any, **changes: Any) -> mf.Experiment:
-    """A run without a league: one policy for each seat, and a scripted one for nobody but opponents."""
+    """A run without a league: one policy for each seat, and a scripted one for opponents only."""
     policies = {"first": MAIN, "second": mf.Policy(mf.DQN(learning_starts_agent_steps=100), SMALL)}
     mapping = (mf.Rule("player_0", "first"), mf.Rule("player_1", "second"))
     return small_run(env=mf.Env(env, num_envs=4), policies=policies, mapping=mapping, env_steps=200, **changes)

@@ -41,7 +41,7 @@ UNTRAINED = mf.A2C(batch_agent_steps=20, learning_rate=0.0)
 
 
 def evaluated(experiment: mf.Experiment, folder: Path, seen: Seen) -> list[float]:
-    """What player_0 received in each episode of the evaluation at the end."""
+    """The return of player_0 in each episode of the evaluation at the end."""
     mf.train(experiment, folder)
     return [episode.returns["player_0"] for episode in seen.evaluations[-1]]
 
@@ -118,7 +118,7 @@ AS_LEARNED: list[tuple[Any, str]] = [(UNTRAINED, "sampled"), (SMALL_DQN, "greedy
 def test_by_default_a_policy_acts_as_its_algorithm_learns_to(
     algorithm: Any, mode: Any, tmp_path: Path, seen: Seen
 ) -> None:
-    """Beside a policy that is sampled: both by one evaluation."""
+    """Together with a sampled policy, in one evaluation."""
     experiment = run_of(mf.Evaluation().mode, replace(algorithm, learning_rate=0.0))
     policies = {**experiment.policies, "blue": mf.Policy(UNTRAINED, SMALL)}
     learned = replace(experiment, policies=policies)
@@ -150,7 +150,7 @@ def test_a_report_says_of_which_evaluation_its_figures_are(tmp_path: Path) -> No
 
 
 def test_the_mode_may_change_on_resume(tmp_path: Path) -> None:
-    """What a run goes on with is the same; only what is evaluated from there on differs."""
+    """The run continues with the same state; only its later evaluations differ."""
     greedy, sampled = (run_of(mode, UNTRAINED) for mode in ("greedy", "sampled"))
     last: list[Any] = []
     for folder, second in (("one", greedy), ("other", sampled)):

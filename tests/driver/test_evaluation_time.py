@@ -1,4 +1,4 @@
-"""Evaluations take a share of the run's time: those that are left out are the last ones, and it is said."""
+"""Evaluations take a share of the run's time: the last episodes are left out, and the run says so."""
 
 from __future__ import annotations
 

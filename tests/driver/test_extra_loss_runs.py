@@ -63,7 +63,7 @@ def test_a_policy_is_loaded_and_begun_with_where_its_extra_losses_are_not(tmp_pa
     mf.train(small_run(policies=policies(hunters=learns, prey=mf.Random()), env_steps=400), run)
     trained = kept(run)["learner.hunters"]["published"]
     np.testing.assert_array_equal(mf.load(run)["hunters"].actor.flat(), trained)
-    # With a learning rate of 0 it stays what it begins with.
+    # With a learning rate of 0 it does not change.
     still = mf.Policy(
         replace(SMALL_PPO, learning_rate=0.0, extra_losses={"weight": Weight(0.1)}), SMALL, init=mf.FromRun(run)
     )

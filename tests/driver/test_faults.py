@@ -1,4 +1,4 @@
-"""What environments do that they must not: it ends the run and is named, or costs its episode, as `faults` says."""
+"""Faults of environments end the run with a message, or cost their episode, as `faults` says."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SEED = 11
 TIMEOUT_S = 1.0  # a step takes a ten-thousandth of it, also where it has to wait for its turn on a busy machine
 
 
-# What is said, and of which agent.
+# The message, and the agent that it names.
 KINDS: dict[type[Breaks], tuple[str, str | None]] = {
     Raises: ("step() raised ValueError: the pole snapped", None),
     RaisesInReset: ("reset() raised OSError: no such track", None),
@@ -96,7 +96,7 @@ SHORT_ROUNDS = mf.Rollouts(num_workers=2, fragment_env_steps=4)
 
 
 def raised_by(experiment: mf.Experiment, where: Path) -> mf.EnvironmentFailed:
-    """What ends a run in order, which is reported and kept."""
+    """A fault ends the run in order, with a report and a checkpoint."""
     with pytest.raises(mf.EnvironmentFailed) as caught:
         mf.train(experiment, where)
     assert failure(caught.value).endswith(f"error: {caught.value.where}: {caught.value.reason}")
@@ -105,7 +105,7 @@ def raised_by(experiment: mf.Experiment, where: Path) -> mf.EnvironmentFailed:
 
 
 def raised_within_a_round(experiment: mf.Experiment, where: Path) -> mf.EnvironmentFailed:
-    """What one worker raises that has more faults in one round than all that is allowed."""
+    """The error of a worker with more faults in one round than the budget."""
     with pytest.raises(mf.StageFailed) as caught:
         mf.train(experiment, where)
     assert (caught.value.plan, caught.value.stage) == ("rollouts", "Collect")
@@ -212,7 +212,7 @@ def check_episodes(seen: Seen, faults: list[Fault]) -> None:
 
 
 def check_rows(result: mf.Result, faults: list[Fault]) -> None:
-    """Every decision is a row of its policy or was lost; each fault lost what it had decided since the last round."""
+    """Every decision is a row of its policy or was lost; each fault lost the decisions since the last round."""
     sampled = sum(policy["agent_steps_sampled"] for policy in result.metrics["policies"].values())
     lost = result.metrics["faults"]["rows_lost"]
     assert lost == sum(fault.rows_lost for fault in faults)

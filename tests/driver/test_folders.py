@@ -1,4 +1,4 @@
-"""Folders that are new for whoever asks, however many ask at once."""
+"""Each process gets a new folder, however many ask at once."""
 
 from __future__ import annotations
 

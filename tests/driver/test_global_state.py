@@ -30,7 +30,7 @@ CENTRAL = Central(**vars(SMALL_DQN))
 
 
 class SeenFromAbove(CartPoleTeam):
-    """Its state is the number of env steps so far, and how many poles stand."""
+    """Its state is the number of env steps so far, and the number of upright poles."""
 
     state_space = Box(0.0, 1_000.0, (2,), np.float32)
 

@@ -39,7 +39,7 @@ class Signals(CartPoleTeam):
 
 @pytest.fixture
 def signals(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """`signals(SIGINT, ...)`: which are sent; the handlers of before stand again afterwards."""
+    """`signals(SIGINT, ...)`: sends these, and restores the earlier handlers afterwards."""
 
     def choose(*numbers: signal.Signals) -> None:
         monkeypatch.setattr(Signals, "made", 0)
@@ -55,7 +55,7 @@ def run_of(env_steps: int = 10_000, **changes: Any) -> mf.Experiment:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that nobody asks to end."""
+    """A run without a request to end."""
     mf.train(run_of(1_040), run_dir := tmp_path_factory.mktemp("whole"))
     return run_dir
 
@@ -179,7 +179,7 @@ def test_a_signal_after_its_time_is_nobodys() -> None:
 
 
 def test_it_says_which_environment_keeps_the_run_from_finishing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What hangs is not known at once: it is asked for again."""
+    """The hanging call is not known at once, so `explain` is called again."""
     monkeypatch.setattr(interrupt_module, "_EXPLAINED_AFTER_S", 0.01)
     found: list[list[str]] = [[], ["rollout worker 1: step() has been running for 6 s"]]
     told: list[str] = []

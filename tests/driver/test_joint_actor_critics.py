@@ -1,4 +1,4 @@
-"""Whole runs of MADDPG, MATD3 and MASAC: of one agent they are DDPG, TD3 and SAC; resumed they go on bit for bit."""
+"""Whole runs of MADDPG, MATD3 and MASAC: with one agent they are DDPG, TD3 and SAC; resumes are exact."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class BoxAndDiscrete(ThreeGroups):
 
 
 def team_of(algorithm: Any, env_steps: int) -> mf.Experiment:
-    """Speaker and listener learn together, beside a walker that learns alone; the speaker leaves early at times."""
+    """Speaker and listener learn together, and a walker learns alone; the speaker sometimes leaves early."""
     learners = {"pair": mf.LearnerConfig(["speaker", "listener"], algorithm)}
     return replace(team_run(env_steps, learners=learners), env=mf.Env(BoxAndDiscrete, num_envs=4))
 

@@ -1,4 +1,4 @@
-"""One learner trains two policies that see different things, beside a third that learns alone."""
+"""One learner trains two policies that see different things, and a third policy learns alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A learner of two policies beside one of one, with a table of weights in which frozen versions of all come and go."""
+"""A learner of two policies and one of a single policy, with frozen versions of all in the table of weights."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_team_rewards_and_what_is_in_no_row_add_up_to_what_was_issued() -> None:
 
 
 def test_agents_remember_in_joint_rows_what_they_remembered_when_they_decided() -> None:
-    """The memory of each decision is what unrolling its run to there gives, whoever came, left and returned."""
+    """The memory of each decision equals unrolling its run up to there, even if agents came, left and returned."""
     made = ready(
         sum_run(policies=GRU, **of(RecurrentSum()), rollouts=mf.Rollouts(num_workers=1, fragment_env_steps=60))
     )

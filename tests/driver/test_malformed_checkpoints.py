@@ -1,4 +1,4 @@
-"""A checkpoint that somebody changed, every hash made to fit, is refused in one sentence, whatever was changed."""
+"""A checkpoint that was changed, with all hashes made to fit, is refused in one sentence."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ SEATS = RandomSeats(["hunters", "prey"])
 
 
 class InTurns:
-    """Who led the last episode follows in the next: it matters how often, and in which order, it is asked."""
+    """The leader of the last episode follows in the next one, so the number and order of its calls matter."""
 
     def __init__(self) -> None:
         self.asked: list[EpisodeId] = []
@@ -131,7 +131,7 @@ class Locked:
         ),
         (
             lambda *_: {"cart_0": "prey"},
-            "mapping: matchmaker <lambda>, trial, episode 0: it seated nobody as agent 'cart_1'",
+            "mapping: matchmaker <lambda>, trial, episode 0: it seated no policy as agent 'cart_1'",
         ),
         (
             Locked(),
@@ -264,7 +264,7 @@ def test_every_episode_is_played_as_it_was_dealt(
 
 
 def test_how_copies_are_spread_over_workers_changes_nothing_that_is_dealt_or_played(tmp_path: Path, seen: Seen) -> None:
-    """Of policies that never learn enough to change; 2 workers make in all as many env steps as 1."""
+    """Policies that never learn enough to change; 2 workers make the same env steps in total as 1."""
     late = policies(
         hunters=replace(SMALL_PPO, batch_agent_steps=100_000),
         prey=replace(SMALL_DQN, learning_starts_agent_steps=100_000),

@@ -81,7 +81,7 @@ TEAM = {"pair": mf.LearnerConfig(MEMBERS, mf.QMIX(**OFF, mixer_sees="state", pri
 
 
 def with_state(**changes: Any) -> mf.Experiment:
-    """Speaker and listener, who see and do different things, have one mixer of the state, beside a walker."""
+    """Speaker and listener, with different spaces, have one mixer of the state; a walker learns alone."""
     made = team_run(learners=TEAM, **changes)
     return replace(made, env=replace(made.env, wrappers=[joint_state]))
 

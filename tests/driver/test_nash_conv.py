@@ -1,4 +1,4 @@
-"""NashConv of leagues in Kuhn poker, beside its normal form; what refuses it; and that resumed runs report the same."""
+"""NashConv of leagues in Kuhn poker, compared with its normal form; refusals; and equal reports after a resume."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_it_is_that_of_the_mixture_in_normal_form() -> None:
     generator = np.random.default_rng(3)
     size = len(spec.policies["main"].actor().flat())  # type: ignore[attr-defined]
     weights = {name: generator.normal(size=size + 7).astype(np.float32) for name in ("main@1", "main@2", "main")}
-    # What a learner publishes may end with a critic, here of 7 numbers.
+    # Published parameters may end with a critic's, here 7 numbers.
     computation = SolutionNashConv(spec, information_states(KUHN), "sampled")
     solution = [{"main@1": 0.25, "main@2": 0.75}, {"main@2": 0.5, "main": 0.5, "main@1": 0.0}]
     for attempt in range(2):

@@ -1,4 +1,4 @@
-"""Observations of several parts: what agents see reaches what learns, and what nobody can see is said."""
+"""Observations of several parts reach the learners; observations that no network can read are refused."""
 
 from __future__ import annotations
 

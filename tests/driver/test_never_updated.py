@@ -1,4 +1,4 @@
-"""What is said of a policy that was never updated: what it lacked, and which settings ask for it."""
+"""The message about a policy that was never updated: what it lacked, and which settings require it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.runtime.small_runs import SMALL_DQN, SMALL_PPO, policies, small_run
 
 @dataclass(frozen=True)
 class TwiceAsMany(type(SMALL_PPO)):  # type: ignore[misc]  # whatever the small one is of
-    """Gathers as many rows as its own settings say."""
+    """Gathers the number of rows in its own settings."""
 
     halves_agent_steps: int = 300
 

@@ -40,7 +40,7 @@ def game(opponents: Any, episodes: int = 6, **changes: Any) -> mf.Experiment:
 
 
 def seatings(episodes: Any) -> list[tuple[str, ...]]:
-    """Who sat where: the policies in the order of the agents, opponents of no run by their own names."""
+    """The seating: the policies in the order of the agents, opponents of no run by their own names."""
     return [tuple(name.partition("/")[0] for name in episode.matchup.values()) for episode in episodes]
 
 

@@ -23,13 +23,13 @@ from tests.driver.two_groups import SMALL, pair
 from tests.driver.watching import standing
 
 SIDES = {"left": 0, "right": 1}
-# Its tasks begin anew while the others' episodes go on, so what they see depends on it.
+# Its tasks begin again while the others' episodes continue, so their observations depend on it.
 CUTS_EPISODES = frozenset({"maml"})
 
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Rows of both groups, that somebody played before."""
+    """Recorded rows of both groups."""
     folder = tmp_path_factory.mktemp("records")
     played = pair("ppo", "ppo", "", env_steps=400)
     mf.train(mf.Experiment(**{**vars(played), "record": mf.Record(folder=str(folder))}), folder / "run")
@@ -38,7 +38,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def alone(records: str, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Any]:
-    """What each algorithm comes to, on each side, beside nobody who learns."""
+    """The result of each algorithm, on each side, without another learner."""
     return {}
 
 
@@ -70,7 +70,7 @@ def kind(name: str) -> str:
 
 
 def met_in(left: str, right: str) -> set[tuple[str, str]]:
-    """What a pair tries: each algorithm, and both kinds together, whichever is on the left."""
+    """The pairs: each algorithm, and both kinds together, on either side."""
     first, second = sorted((kind(left), kind(right)))
     return {(left, ""), (right, ""), (first, second)}
 

@@ -8,7 +8,7 @@ import pytest
 
 from marlflow.runtime.resources import local_resources
 
-# What other packages need of these is imported before they are removed.
+# Modules that other packages need of these are imported before they are removed.
 _PROGRAM = """
 import os, signal, sys
 import filelock, hydra, matplotlib.pyplot, pettingzoo, pyarrow.parquet, rich.live, safetensors, tensorboard, torch

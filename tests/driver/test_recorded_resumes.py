@@ -53,7 +53,7 @@ def experiment(workers: int, folder: Path | None = None, env_steps: int = END, r
 
 @contextmanager
 def killed_in(collect: int, patch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Dies in this collect of some worker, of those from now on, after it was made; whoever began later has not."""
+    """Ends its process in this collect of some worker, counted from now on, after it was made."""
     left, real = iter(range(collect)), RolloutWorker.collect
 
     def made(worker: RolloutWorker, *given: Any) -> Any:

@@ -56,7 +56,7 @@ def offline(records: Path, passes: int = 1) -> mf.Env:
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """What a policy `expert` did, and beside it `chance`, which does not learn."""
+    """Records of a policy `expert`, and of `chance`, which does not learn."""
     where = tmp_path_factory.mktemp("expert")
     experiment = run_of(CARTS, expert=mf.Policy(EXPERT), chance=mf.Policy(mf.Random()))
     mf.train(replace(experiment, record=mf.Record(("expert", "chance"))), where)
@@ -153,7 +153,7 @@ def test_a_policy_learns_from_files_beside_one_that_plays_and_ends_with_them(rec
     assert sampled == recorded
     assert recorded - 100 < trained <= recorded
     found = result.metrics["policies"]
-    assert found["player"]["agent_steps_sampled"] > 2 * ENV_STEPS  # it went on when the pupil's records had ended
+    assert found["player"]["agent_steps_sampled"] > 2 * ENV_STEPS  # it continued after the end of the pupil's records
     assert found["pupil"]["return_mean"] is not None  # it acted all the time
 
 

@@ -1,4 +1,4 @@
-"""Referees: matches beside rounds count as those that rounds wait for, each once, and leave nothing open at rest."""
+"""Referees: matches during rounds count like matches that rounds wait for, each once, and none is open at rest."""
 
 from __future__ import annotations
 

@@ -62,10 +62,12 @@ def test_what_is_left_out_is_said_at_once_and_then_rarely(caplog: pytest.LogCapt
     shown.relay.close()
     notices = [text for text in shown.told if "left out" in text]
     assert notices == [
-        "[worker 0] 40 lines left out; all that it printed is in /logs/worker_0.out, and in .err beside it",
+        "[worker 0] 40 lines left out; all that it printed is in /logs/worker_0.out, and in the .err file next to it",
         "[workers 0, 1] 3,960 lines left out; all that they printed is in /logs, and run.log names the file of each",
     ]
-    assert "all that rollout worker 1 prints is in /logs/worker_1.out, and in .err beside it" in caplog.messages
+    assert (
+        "all that rollout worker 1 prints is in /logs/worker_1.out, and in the .err file next to it" in caplog.messages
+    )
 
 
 @pytest.mark.parametrize(

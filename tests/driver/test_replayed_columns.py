@@ -79,7 +79,7 @@ def _of_agents(minibatch: dict[str, torch.Tensor]) -> None:
 def _of_team(minibatch: dict[str, torch.Tensor]) -> None:
     step, twice, reward = (minibatch[f"team:{name}"] for name in ("step", "twice", "reward"))
     here = step > 0
-    # The rewards of agents are those of the row itself.
+    # The rewards of agents belong to the row itself.
     numbers = torch.arange(step.shape[-1]).expand(step.shape)
     torch.testing.assert_close(reward[here], (numbers + step % 3)[here])
     if "trained" in minibatch:  # windows of one row
@@ -88,7 +88,7 @@ def _of_team(minibatch: dict[str, torch.Tensor]) -> None:
     whole = here & torch.isclose(minibatch["discount"], torch.tensor(0.99**3).double())[:, None]
     assert whole.any()
     sums = sum(0.99**k * (numbers + (step + k) % 3) for k in range(3))
-    # An agent that dies within the window gets less.
+    # An agent that ends within the window gets less.
     exact = torch.isclose(twice, 2.0 * sums) & whole
     assert exact.sum() > 0.5 * whole.sum()
     assert (twice[whole] <= 2.0 * sums[whole] + 1e-4).all()

@@ -40,7 +40,7 @@ RIVAL = mf.Policy(PPO, SMALL)
 
 @dataclass
 class Watched:
-    """What learners and replays are given, and what they have before and after each reset."""
+    """The inputs of learners and replays, and their states before and after each reset."""
 
     taken: list[tuple[str, int, int]] = field(default_factory=list)
     """Who took rows, its resets so far, and the rows' lowest version."""

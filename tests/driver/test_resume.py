@@ -26,12 +26,13 @@ from tests.driver.resumed_runs import resumes_exactly
 from tests.driver.watching import reports
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, SMALL_R2D2, policies, small_run
 
-# Rounds make 160 agent steps a policy: at these many env steps a batch of 200 is half gathered, and carts still stand.
+# A round has 160 agent steps of a policy, so at this number of env steps a batch of 200 is half gathered, and poles are
+# upright.
 HALF, WHOLE = 720, 1_360
 
 
 class RecurrentActor:
-    """An actor with memory: what it sees is blurred by what it saw, so a memory that is lost changes what it does."""
+    """An actor with memory: it mixes its observation with earlier ones, so a lost memory changes its actions."""
 
     def __init__(self, inner: Any, shape: tuple[int, ...]) -> None:
         self.inner, self.memory_shape = inner, shape
@@ -67,7 +68,7 @@ def remembering(kind: type[Any], like: Any) -> Any:
 
 
 class Alternating(mf.Matchmaker):
-    """A matchmaker that counts what it dealt: it has a state of its own."""
+    """A matchmaker that counts its matchups, so that it has a state."""
 
     def __init__(self) -> None:
         self.dealt = 0
@@ -144,7 +145,7 @@ def test_reports_that_are_dropped_are_counted_and_the_last_stays_in_the_log(
 
 
 def test_it_may_go_on_with_another_number_of_workers(tmp_path: Path) -> None:
-    """What environments play does not depend on who plays them; only the order of rows within a round does."""
+    """Episodes do not depend on the division among workers; only the order of rows within a round does."""
     mf.train(until(small_run(), HALF), tmp_path)
     more = small_run(rollouts=mf.Rollouts(num_workers=4, fragment_env_steps=20))
     result = mf.resume(until(more, WHOLE), tmp_path)
@@ -280,7 +281,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_that_is_said(tmp_path: Path, ca
 
 
 def test_replays_that_were_kept_may_be_kept_no_longer_and_again(tmp_path: Path) -> None:
-    """Whatever is switched, what is kept can be gone on from."""
+    """With any of these settings, a checkpoint can be resumed."""
     for number, replay in enumerate(("rows", "none", "none", "rows", "rows")):
         settings, env_steps = mf.CheckpointConfig(every_env_steps=160, replay=replay), 480 + 320 * number
         run = mf.train if number == 0 else mf.resume

@@ -1,4 +1,4 @@
-"""Runs whose gradients are found apart go on bit for bit, gradients that wait included."""
+"""Runs with separately computed gradients are resumed bit for bit, queued gradients included."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PPO and DQN beside each other, one of them under rules or a manager: each learns what it learns beside nobody.
+"""PPO and DQN in one run, one of them under rules or a manager: each learns the same as alone.
 
 The rules hold for the group on the left, which the group on the right never notices (see `two_groups`).
 """
@@ -92,7 +92,7 @@ def test_each_learns_what_it_learns_beside_nobody(name: str, tmp_path: Path) -> 
     result = mf.train(experiment(ruled, set(ruled.learns)), tmp_path / "together")
     assert all(learner["updates"] > 0 for learner in result.metrics["learners"].values())
     together = kept(tmp_path / "together")
-    # What a worker is paid for depends on its option, so a manager and its workers belong together.
+    # A worker's reward depends on its option, so a manager and its workers belong together.
     left = set(ruled.learns) - {"right"}
     for learning in (left, {"right"}):
         folder = tmp_path / "-".join(sorted(learning))

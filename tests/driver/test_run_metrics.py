@@ -1,4 +1,4 @@
-"""What the tally makes of updates and episodes."""
+"""The metrics of updates and episodes."""
 
 from __future__ import annotations
 

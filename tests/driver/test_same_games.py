@@ -1,4 +1,4 @@
-"""What a run says of figures that cannot mean what they seem to: one game many times, and returns that cancel out."""
+"""Notices about misleading figures: one game played many times, and returns that cancel out."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def test_a_checkpoint_shares_the_files_and_a_resumed_store_reads_none_before_it_
     path = checkpoints.write(1, store.contents(), [], {}, None)
     for name in store:
         assert (path / tensors_file(frozen_file(name))).stat().st_ino == store.file(name).stat().st_ino
-    # What came after the checkpoint is of no run any more, though its ids are used again.
+    # Entries from after the checkpoint belong to no run any more, although their ids are used again.
     store.add("main@3", frozen(3))
     resumed = StoredMembers(tmp_path, objects.place, 10**9)
     resumed.restore(checkpoints.load())

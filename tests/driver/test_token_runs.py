@@ -1,4 +1,4 @@
-"""A speaker near a reference beside a DQN listener: runs continue bit for bit, and the penalty is in no metric."""
+"""A speaker near a reference and a DQN listener: resumes are exact, and the penalty is in no metric."""
 
 from __future__ import annotations
 

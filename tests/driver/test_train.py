@@ -124,7 +124,7 @@ def test_reports_have_the_keys_that_were_fixed(complete: mf.Result) -> None:
 
 
 def _documented() -> set[str]:
-    """The keys in the first column of docs/metrics.md, each after those of the section that it stands in."""
+    """The keys in the first column of docs/metrics.md, each with the path of its section."""
     page = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
     found, section = set(), ""
     for line in page.read_text(encoding="utf-8").splitlines():

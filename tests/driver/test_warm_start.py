@@ -31,7 +31,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def begun(source: Path, env_steps: int, **changes: mf.Policy) -> mf.Experiment:
-    """PPO and DQN continue, of which DQN plays beside a frozen version of itself."""
+    """PPO and DQN continue; DQN plays together with a frozen version of itself."""
     policies = {
         "hunters": mf.Policy(SMALL_PPO, SMALL, init=mf.FromRun(source)),
         "prey": mf.Policy(SMALL_DQN, SMALL, init=mf.FromRun(source)),
@@ -48,7 +48,7 @@ def test_a_run_goes_on_bit_for_bit_though_its_source_is_gone(source: Path, tmp_p
     parts, middle = resumed.parts, CheckpointStore(resumed.parts / "checkpoints", 1).at(saved_at(resumed.parts)[-2])
     for name in ("init.hunters", "init.prey", "member.past"):
         assert newest(parts).files[name] == middle.files[name], "the same bytes, in each checkpoint"
-    # The frozen policy is what it was, and learned nothing; the others have learned.
+    # The frozen policy has not changed; the others have learned.
     copy = from_export(bytes(newest(parts).read("member.past")), "")
     assert copy.sha256 == load_policy(source, "prey").sha256
     for name in ("hunters", "prey"):

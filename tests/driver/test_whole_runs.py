@@ -1,4 +1,4 @@
-"""Whole runs in one process: every stop stops, returns are those of the episodes, and other environments train too."""
+"""Whole runs in one process: every stop condition works, returns equal the episodes', other environments train too."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_return_means_are_those_of_the_last_100_episodes(tmp_path: Path, seen: S
         for agent in agents:
             own = [episode.returns[agent] for episode in seen.episodes][-100:]
             assert result.metrics["agents"][agent]["return_mean"] == pytest.approx(fmean(own))
-    # Every env step pays one to every cart that stands: returns and rows are the same thing here.
+    # Every env step gives 1 to every upright cart, so returns equal numbers of rows.
     finished = sum(sum(episode.returns.values()) for episode in seen.episodes)
     assert finished <= result.metrics["agent_steps"] <= finished + 4 * 4 * 50
 
@@ -126,11 +126,11 @@ def test_policies_that_do_not_learn_leave_only_episode_results(tmp_path: Path, s
     assert {stage.split("/")[0] for stage in result.metrics["stages"]} == {"rollouts", "hunters"}
     kept = (tmp_path / "checkpoints" / "1200").glob("learner.*")
     assert [path.name for path in kept] == ["learner.hunters.safetensors"]
-    # A cart that is only ever pushed to the right stands for eight to ten steps, a random one for about twenty.
+    # A cart that is always pushed to the right lasts eight to ten steps, a random one about twenty.
     means: dict[str, Any] = {name: result.metrics["policies"][name]["return_mean"] for name in algorithms}
     assert 8 <= means["pushed"] <= 11
     assert means["careless"] > 13
-    # Their steps are played and counted as steps, and are nobody's rows.
+    # Their steps are played and counted as steps, and are in no row.
     sampled = result.metrics["policies"]["hunters"]["agent_steps_sampled"]
     others = sum(episode.returns["cart_0"] + episode.returns["cart_1"] for episode in seen.episodes)
     assert result.metrics["agent_steps"] >= sampled + others
@@ -158,7 +158,7 @@ def test_turns_and_masks_train_with_every_count_exact(tmp_path: Path, seen: Seen
     # Carried rows keep their older version, and they alone make a batch older than its learner.
     for update in seen.of("hunters"):
         assert 0 <= update.staleness_mean <= update.rows_carried / (update.rows / 2)
-    # Who wins gets 1 and who loses -1: the sum over an episode is 0 unless a move was illegal.
+    # The winner gets 1 and the loser -1, so the sum over an episode is 0 unless a move was illegal.
     assert {sum(episode.returns.values()) for episode in seen.episodes} == {0.0}
     assert all(set(episode.returns.values()) <= {-1.0, 0.0, 1.0} for episode in seen.episodes)
     # Rows of an episode: each turn is one row of one player.

@@ -1,4 +1,4 @@
-"""What tests of whole runs look at: reports, and everything that a run told its tally."""
+"""Observations of whole runs for tests: reports, and everything that the metrics received."""
 
 from __future__ import annotations
 
@@ -100,5 +100,5 @@ class Seen:
 
 
 def standing(metrics: Any, name: str) -> Any:
-    """What a report says of a policy and of the learner of its name, together."""
+    """A report's metrics of a policy and of the learner of its name, together."""
     return {**metrics["learners"].get(name, {}), **metrics["policies"][name]}

@@ -196,7 +196,7 @@ class NoMasksAtFirst(Scripted):
 def test_a_mask_that_was_not_there_at_reset_is_an_error():
     adapter = open_adapter(NoMasksAtFirst([(["a", "b"], {"a": 0.0, "b": 0.0}, {}, {})]))
     adapter.reset(0)
-    with pytest.raises(EnvironmentFailed, match="reset\\(\\) gave nobody one"):
+    with pytest.raises(EnvironmentFailed, match="reset\\(\\) gave no agent one"):
         adapter.act([0, 0])
 
 

@@ -342,7 +342,7 @@ def test_the_same_seed_plays_the_same_episode() -> None:
         ({"manager_acts": "always"}, "manager_acts must be when_due or every_env_step, not 'always'"),
         (
             {"manager_acts": "every_env_step", "options": spaces.Box(0.0, 1.0, (2,))},
-            "to go on is one more number, and options are Box(0.0, 1.0, (2,), float32); set options to a number",
+            "to continue is one more number, and options are Box(0.0, 1.0, (2,), float32); set options to a number",
         ),
         ({"manager_acts": "every_env_step", "moved": lambda *_: 0}, "leave moved out, or set when_due"),
         ({"intrinsic": lambda *_: "much"}, "intrinsic returned 'much'; it must return a finite number"),

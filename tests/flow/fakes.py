@@ -32,7 +32,7 @@ class Count:
 
 
 class Keep:
-    """Hands on what it gets, and keeps it."""
+    """Passes its items on, and remembers them."""
 
     def __init__(self) -> None:
         self.seen: list[Any] = []
@@ -105,14 +105,14 @@ class Log:
 
 
 def outputs(plan: AnyPlan, name: str | None = None) -> list[Any]:
-    """What leaves the plan, or one of several, by its output."""
+    """The outputs of the plan, or of one of several."""
     found: list[Any] = []
     Executor(plan, lambda which, item: found.append(item) if name in (None, which) else None).run_sync()
     return found
 
 
 def problems(plan: AnyPlan) -> list[str]:
-    """What check() says."""
+    """The problems that check() finds."""
     try:
         plan.check()
     except PlanInvalid as error:

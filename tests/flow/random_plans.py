@@ -24,7 +24,7 @@ SMALL = st.integers(0, 11)
 
 @dataclass(frozen=True)
 class Spec:
-    """What a random plan is made of. Each action is a kind and four numbers, read as the kind needs them."""
+    """The specification of a random plan. Each action is a kind and four numbers, whose meaning depends on the kind."""
 
     sources: list[tuple[int, int]]
     actions: list[tuple[str, int, int, int, int]]
@@ -202,7 +202,7 @@ _CLASSES: dict[str, type[Operator]] = {"filter": Filter, "regroup": Regroup, "pl
 
 @dataclass(frozen=True)
 class Wire:
-    """How tokens come from one operator to whoever takes them: by which branch, through which buffers and merges."""
+    """The way of tokens from one operator to its consumers: by which branch, through which buffers and merges."""
 
     producer: Operator
     branch: Any

@@ -1,4 +1,4 @@
-"""A source that has several of its items under way: none is lost or taken twice, and all come home before a rest."""
+"""A source with several items under way: none is lost or taken twice, and all arrive before a rest."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from marlflow.flow import Executor, Feed, Flow, Plan, Rounds, Traits, source, to
 
 
 class Workers:
-    """Each is busy for as many turns of the event loop as `busy` says next; `made` has what they made, by number."""
+    """Each is busy for the number of event loop turns that `busy` gives next; `made` has their items, by number."""
 
     def __init__(self, count: int, busy: Iterator[int], most: int) -> None:
         self.count, self.busy, self.most = count, busy, most
@@ -120,7 +120,7 @@ def test_a_plan_that_allows_no_staleness_is_refused() -> None:
 
 
 class Dozen:
-    """A gather that keeps what it has until there are twelve, or until it is known that no more will come."""
+    """A gather that keeps its items until it has twelve, or until no more will come."""
 
     traits = Traits(at_most_one=True)
 

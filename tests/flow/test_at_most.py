@@ -84,7 +84,7 @@ def test_what_check_says_of_limits_and_of_sides_that_are_not_there() -> None:
 
 
 def test_sides_that_are_not_handed_on_need_no_room() -> None:
-    """Nobody takes what is handed on until all of the other side has come: with one side's room it would stall."""
+    """No stage takes the items until all of the other side have come: with one side's room the plan would stall."""
     seen = Keep()
     ahead = source(Count(50), name="a").then(seen)
     joined = merge(InTurn(a=50, b=1), a=ahead, b=source(Count(1), name="b")).only("b")

@@ -213,11 +213,11 @@ def test_loss_groups_that_the_learner_does_not_have() -> None:
 
 def test_a_branch_that_nobody_takes() -> None:
     assert problems(mf.Plan("p", mf.source(read).fork(2, capacity=1)[0])) == [
-        "branch 1 of 'fork' in plan 'p' is taken by nobody: it would fill up and block for every input; "
+        "branch 1 of 'fork' in plan 'p' is used by no stage: it would fill up and block for every input; "
         "use it, or make one branch fewer"
     ]
     assert problems(mf.Plan("p", mf.source(read).split(Split(), ["x", "y"])["x"])) == [
-        "branch 'y' of 'Split' in plan 'p' is taken by nobody: it would fill up and block for every input; "
+        "branch 'y' of 'Split' in plan 'p' is used by no stage: it would fill up and block for every input; "
         "use it, or make one branch fewer"
     ]
 
@@ -239,7 +239,7 @@ def test_a_flow_taken_twice() -> None:
 
 def test_experience_that_no_plan_takes() -> None:
     plan = together(mf.source(read), Split(), {"p": lambda flow: mf.Plan("p", mf.source(nothing))}, {"p": Feed(1)})
-    assert problems(plan) == ["the flow after 'read' of plan 'rollouts' is taken by nobody; give it to a plan"]
+    assert problems(plan) == ["the flow after 'read' of plan 'rollouts' is used by no stage; give it to a plan"]
 
 
 def test_a_share_of_nothing() -> None:

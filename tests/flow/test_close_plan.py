@@ -1,4 +1,4 @@
-"""A plan whose stream is closed uses what it has been handed, while the others go on."""
+"""A plan whose stream is closed uses its remaining items, while the others continue."""
 
 from __future__ import annotations
 

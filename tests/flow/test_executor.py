@@ -150,7 +150,7 @@ def test_stop_ends_a_ratio_at_rest_and_after_what_queues_hold() -> None:
 
 
 def test_followers_end_when_the_side_that_earns_their_turns_has() -> None:
-    """What waits for a turn that will never come is dropped and counted, and the source behind it ends too."""
+    """Items that wait for a turn that will never come are dropped and counted, and their source ends too."""
     trained, store = (
         mf.source(Count(None), name="replay").queue(2),
         mf.source(Count(5, lambda n: Item(n, rows=3)), name="store"),

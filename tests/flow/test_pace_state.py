@@ -1,4 +1,4 @@
-"""What a pace in agent steps does when what was stored is gone, when its ratio changes, and when sides come back."""
+"""A pace in agent steps when its store was lost, when its ratio changes, and when sides return."""
 
 from __future__ import annotations
 

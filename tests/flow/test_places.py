@@ -1,4 +1,4 @@
-"""Operators that run elsewhere: what becomes one call, and how its stages are told apart."""
+"""Operators that run at places: which stages become one call, and how their results are separated."""
 
 import functools
 import pickle
@@ -12,7 +12,7 @@ from tests.flow.fakes import Count, FakePlace, Item, Keep, Log, outputs, problem
 
 
 class Picky(Keep):
-    """Keeps what it gets, and cannot have one item."""
+    """Remembers its items, and fails for one of them."""
 
     def __init__(self, fail_on: Any = None) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Whatever plan is built: nothing is lost or doubled, bounds and ratios hold, runs repeat, and nothing hangs."""
+"""For any plan: no item is lost or doubled, bounds and ratios hold, runs are repeatable, and nothing hangs."""
 
 import asyncio
 from collections import Counter
@@ -98,7 +98,7 @@ def _hold(built: Built, executor: Executor | None, watch: Watch, stalled: Stalle
 
 
 def _hold_conservation(built: Built, executor: Executor) -> None:
-    """What each operator gave arrived, in order, wherever it goes, or was counted as dropped."""
+    """The outputs of each operator arrived in order at all consumers, or were counted as dropped."""
     meters = executor.meters()
     expected: Counter[Operator] = Counter()
     arrived: Counter[Operator] = Counter()
@@ -132,7 +132,7 @@ def _copies(built: Built, operator: Operator, buffer: str) -> int:
 
 
 def _is_forked(built: Built, operator: Operator) -> bool:
-    """Whether a drop just behind the operator, before any buffer, may be of an item that several would have got."""
+    """Whether a drop directly after the operator, before any buffer, may be of an item with several consumers."""
     branches = Counter(wire.branch for wires in built.wires.values() for wire in wires if wire.producer is operator)
     return any(count > 1 for count in branches.values())
 
@@ -172,7 +172,7 @@ def _hold_item_ratio(pace: Watched) -> None:
 
 
 def _hold_row_ratio(pace: Watched, ended: bool) -> None:
-    """No turn is taken before it is earned; at the end, if nobody ran out early, all that were earned were taken."""
+    """No turn is taken before it is earned; at the end, unless a side ran out early, all earned turns were taken."""
     (leader, share), *followers = pace.shares
     assert isinstance(share, AgentSteps)
     turn = [side for side, times in followers for _ in range(times if isinstance(times, int) else 0)]

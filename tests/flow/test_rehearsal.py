@@ -8,7 +8,7 @@ from tests.flow.fakes import Batches, Count, Item, Keep
 
 
 class Held(Batches):
-    """Gives what it holds when nothing more comes."""
+    """Emits its items when no more come."""
 
     def rest(self) -> list[list[object]]:
         held, self.held = self.held, []

@@ -1,4 +1,4 @@
-"""Stages moved to where the experience is made, or aside: what comes out is the same, or the plan says why not."""
+"""Stages moved to the workers or to the driver: the outputs are the same, or the plan says why it cannot be done."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEARNER, WORKERS, DRIVER = FakePlace("learner"), FakePlace("workers"), FakePlace
 
 
 class Mark:
-    """Writes its name behind what came, and the name of where it is; `traits` are what it says of itself."""
+    """Appends its name and the name of its place to the item; `traits` are its traits."""
 
     def __init__(self, name: str, **traits: Any) -> None:
         self.name, self.traits = name, Traits(**traits)
@@ -50,7 +50,7 @@ def stand_in(at: Any, where: Where) -> Any:
 
 
 def moved(stages: list[Mark], wishes: Mapping[str, Where], gather: bool = False) -> Plan:
-    """A plan of those stages, in a row behind a queue, and relocated."""
+    """A plan of these stages, in a row after a queue, and relocated."""
     experience: Flow[Any] = source(Count(4, str), name="Read").queue(2)
     flow = after(experience, *stages)
     plan = Plan("p", flow.gather(Batches(2), name="Gather") if gather else flow)

@@ -1,4 +1,4 @@
-"""A plan that begins again: what waits is dropped and counted, paces begin anew, and no other plan changes."""
+"""A plan that restarts: queued items are dropped and counted, paces restart, and no other plan changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What RLlib Flow's operators did (Liang et al., NeurIPS 2021, arXiv:2011.12719), said in the words of this package."""
+"""RLlib Flow's operators (Liang et al., NeurIPS 2021, arXiv:2011.12719), built from the operators of this package."""
 
 import asyncio
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Coming to rest between rounds, and going on elsewhere from the state that was found there."""
+"""Rest between rounds, and another executor that continues from the state there."""
 
 from __future__ import annotations
 

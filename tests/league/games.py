@@ -10,7 +10,7 @@ BIASED = np.array([[0.0, -0.25, 0.5], [0.25, 0.0, -0.05], [-0.5, 0.05, 0.0]])
 
 
 def nash_conv(game: np.ndarray, first: np.ndarray, second: np.ndarray) -> float:
-    """What best responses gain against two mixtures of pure strategies, summed over both players."""
+    """The gain of best responses against two mixtures of pure strategies, summed over both players."""
     return float((game @ second).max() - (first @ game).min())
 
 

@@ -25,7 +25,7 @@ def agents_of(sides: Sides) -> list[str]:
 def members_of(
     snapshots: Mapping[str, int], sides: Sides = PAIR, fits: Mapping[str, list[str]] | None = None
 ) -> Members:
-    """Live policies with this many snapshots each, and `random`; all fit all agents, but for those in `fits`."""
+    """Live policies with this many snapshots each, and `random`; all fit all agents, except the policies in `fits`."""
     agents = agents_of(sides)
     everything = dict.fromkeys([*snapshots, "random"], agents) | dict(fits or {})
     members = Members(sides, everything, live=list(snapshots))

@@ -10,7 +10,7 @@ from open_spiel.python.egt import alpharank as openspiel
 from marlflow.league.alpharank import alpharank, alpharank_of_one_population, fixation, marginals
 
 ROCK_PAPER_SCISSORS = np.array([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]])
-# Payoffs as different as those of Kuhn poker, whose returns are between -2 and 2.
+# Payoffs that differ as much as in Kuhn poker, whose returns are between -2 and 2.
 PAYOFFS = st.sampled_from([(2, 3, 3), (2, 2, 4), (3, 2, 3, 2)]).flatmap(
     lambda shape: hnp.arrays(np.float64, shape, elements=st.integers(-20, 20).map(lambda number: number / 10))
 )
@@ -25,7 +25,7 @@ def test_a_finite_intensity_gives_openspiels_distribution(payoffs: np.ndarray, a
 
 @pytest.mark.parametrize("seed", range(5))
 def test_infinite_intensity_is_the_limit_of_openspiels_noise(seed: int) -> None:
-    # Of zero sum: then all profiles lead to the same ones in the end, and the limit does not depend on the noise.
+    # A zero-sum game: all profiles lead to the same ones in the end, so the limit does not depend on the noise.
     game = np.random.default_rng(seed).normal(size=(3, 3))
     payoffs = np.stack([game, -game])
     *_, expected, _, _ = openspiel.compute(list(payoffs), use_inf_alpha=True, inf_alpha_eps=1e-6)

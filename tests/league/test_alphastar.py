@@ -26,7 +26,7 @@ def dealt(view: LeagueView, policy: str, **settings: float) -> Counter[object]:
 
 
 def verified(view: LeagueView) -> Counter[object]:
-    """Who is dealt where a main only verifies, or plays itself if there is nobody to verify against."""
+    """The rivals of a main that only verifies, or plays itself if there is no member to verify against."""
     return dealt(view, "main", pfsp=0.0, verify=1.0)
 
 

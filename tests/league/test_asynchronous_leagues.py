@@ -32,7 +32,7 @@ def league_of(run_dir: Path) -> Any:
 
 
 def assert_seats_are_balanced(run_dir: Path, seen: Seen) -> None:
-    """Games are dealt to each seat equally often, to one game; those that are not over are all that may differ."""
+    """Games are dealt to each seat equally often, to within one game; only unfinished games may differ."""
     dealer = kept(run_dir)["driver"]["dealer"]
     turns = [count for _, _, count in dealer["matchmaker"]["turns"]]
     assert len(turns) == 2

@@ -1,4 +1,4 @@
-"""The league's matchmaker: deals, seats, team-mates, what it counts, and when it freezes."""
+"""The league's matchmaker: deals, seats, teammates, counted games, and when it takes snapshots."""
 
 from collections import Counter
 from dataclasses import replace
@@ -147,7 +147,7 @@ def test_trials_and_evaluation_count_for_no_share() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 4)), min_size=1, max_size=12))
 def test_episodes_that_are_dealt_again_do_not_count_twice(rounds: list[tuple[int, int]]) -> None:
-    """Three environments; in each round some episodes are dealt ahead and some of them end, the others anew."""
+    """Three environments; in each round episodes are dealt ahead, some of them end, and the others are dealt again."""
     matchmaker = matchmaker_of(members_of({"main": 1, "other": 1}))
     ended: list[LiveSeat] = []
     first = 0

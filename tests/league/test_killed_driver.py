@@ -26,7 +26,7 @@ def test_resumed_after_a_kill_it_is_the_run_that_was_never_killed(tmp_path: Path
     assert subprocess.run(program, check=False, capture_output=True).returncode == -signal.SIGKILL
     snapshots = kept(killed)["driver"]["dealer"]["matchmaker"]["members"]["snapshots"]
     assert 0 < len(snapshots) < KILLED_AT, "there was to be a checkpoint, without the last snapshot"
-    # What the killed run wrote of later snapshots must not be taken for those of the resumed one.
+    # Files of later snapshots by the killed run must not be mistaken for the resumed run's.
     (killed / MEMBERS / "frozen.main@9.safetensors").write_bytes(b"of another run")
     resume(saved_often(ENV_STEPS), killed)
     train(saved_often(ENV_STEPS), whole)

@@ -1,4 +1,4 @@
-"""Runs of leagues: what is played, counted and reported, and that a resumed run goes on as it would have."""
+"""Runs of leagues: games, counts and reports; a resumed run continues as without the interruption."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_matches_are_counted_rate_players_and_take_no_time_of_training(tmp_path:
     driver = from_bytes(newest(tmp_path).read("driver"))
     whole, trained = driver["clock"]["elapsed_s"], driver["clock"]["training_s"]
     evaluated = driver["evaluation"]["spent_s"]
-    # What rounds waited for is no time of training, and so not of env_steps_per_s.
+    # The time that rounds wait is no training time, so it does not count for env_steps_per_s.
     assert trained <= whole - evaluated - counted["match_s"] - counted["solve_s"]
 
 
@@ -166,7 +166,7 @@ def test_workers_keep_no_more_entries_than_a_few_and_those_that_are_seated(
 
     whole = mf.train(holding(3), tmp_path / "few").metrics
     assert len(frozen_ever) > 15
-    # Of each worker's two environments: one entry in its running episode, and one that the last request dealt for it.
+    # For each of a worker's two environments: one entry in its running episode, and one dealt by the last request.
     assert max(sizes) <= 4
     sizes.clear()
     assert without_times(mf.train(holding(1000), tmp_path / "all").metrics) == without_times(whole)

@@ -1,4 +1,4 @@
-"""Who is dealt as a rival: literal weights, and frequencies beside the distributions that the modes state."""
+"""The rivals that modes deal: literal weights, and frequencies compared with the modes' distributions."""
 
 import math
 

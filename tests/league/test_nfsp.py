@@ -1,4 +1,4 @@
-"""NFSP: who is seated, what each policy learns from, and that runs go on as they would have, also over Ray."""
+"""NFSP: seats, the rows that each policy learns from, and exact resumes, also over Ray."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def sampled(seen: Seen, policy: str) -> int:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Seen, Mapping[str, Any]]:
-    """A run, which is resumed from its middle and does what it would have done."""
+    """A run that is resumed from its middle with the same results."""
     with pytest.MonkeyPatch.context() as patch:
         seen = Seen(patch)
         resumed = resumes_exactly(nfsp_run(WHOLE), tmp_path_factory.mktemp("nfsp"), HALF, patch.undo)

@@ -32,7 +32,7 @@ def test_live_policies_meet_everybody_and_snapshots_no_snapshots() -> None:
 def test_a_pair_has_all_seatings_that_fit_or_one() -> None:
     assert pairings(members_of({"main": 1}))[0] == [("main", "main@1"), ("main@1", "main")]
     assert pairings(members_of({"main": 1}), mirrored=False)[0] == [("main", "main@1")]
-    # Who plays one side alone, and who all others.
+    # The member that plays one side alone, and the member that plays all others.
     assert pairings(members_of({"main": 1}, THREE))[0] == [
         ("main", "main@1", "main@1"),
         ("main@1", "main", "main"),
@@ -76,7 +76,7 @@ def test_games_go_to_pairs_that_have_the_fewest(sizes: list[int], before: list[i
     for group, count in zip(groups, before, strict=False):
         (added,) = {counts.get(profile, 0) for profile in group}
         after.append((count + added, added))
-    # Somebody who was given a game had no more before it than anybody else who still fits into what is left.
+    # A group that gets a game had at most as many games before as any other group that still fits.
     left = games - sum(counts.values())
     waiting = [total for (total, _), size in zip(after, sizes, strict=True) if size <= left]
     assert not waiting

@@ -1,4 +1,4 @@
-"""The payoff tables beside a naive loop over a list of the same games."""
+"""The payoff tables, compared with a naive loop over a list of the same games."""
 
 import math
 from itertools import permutations, product
@@ -220,7 +220,7 @@ def test_marginals_follow_from_the_cells(games: list[Game]) -> None:
         assert pair.returns.mean == pytest.approx(
             sum(cell.roles[a].mean * cell.games for cell in cells) / pair.games, abs=1e-9
         )
-        # Of cells (i, j) with i < j: in the other order wins are losses.
+        # Cells (i, j) with i < j: in the other order wins are losses.
         found = [cell.pairs[min(a, b), max(a, b)] for cell in cells]
         wins, draws, losses = np.sum([(0, 0, 0), *raw(found)], axis=0)
         assert raw([pair.outcomes]) == [(wins, draws, losses) if a < b else (losses, draws, wins)]

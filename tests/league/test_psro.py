@@ -275,7 +275,7 @@ def test_alpharank_of_interchangeable_sides_is_of_one_population() -> None:
     for symmetric in (True, False):
         payoffs = Payoffs(PAIR, symmetric=symmetric)
         for (i, one), (j, other) in product(enumerate(names), repeat=2):
-            # Whoever sits first gains 3, which is nobody's merit.
+            # The first seat gains 3, whichever member has it.
             payoffs.add(Game((one, other), (returns[i, j] + 3.0, -returns[i, j] - 3.0), 1))
         mode = mf.PSRO(solver="alpharank")
         mode.solve(members, payoffs)

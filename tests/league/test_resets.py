@@ -1,4 +1,4 @@
-"""What a league does when its mode lets a live policy begin again."""
+"""A league whose mode resets a live policy."""
 
 import numpy as np
 

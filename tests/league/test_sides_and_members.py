@@ -44,7 +44,7 @@ def test_a_profile_and_its_matchup_say_the_same() -> None:
 @pytest.mark.parametrize(
     ("layout", "problem"),
     [
-        ({"red": [["red_*"]]}, "league.sides needs at least two sides: nobody would be a rival of anybody"),
+        ({"red": [["red_*"]]}, "league.sides needs at least two sides, since rivals play on different sides"),
         ({"red": [["red_*"]], "blue": [["bleu_*"]]}, "league.sides.blue: 'bleu_*' matches no agent; the agents are "),
         ({"red": [["red_*"]], "blue": [["blue_0"]]}, "league.sides: agent 'blue_1' is in no role; put it in one role"),
         ({"red": [["red_*"]], "blue": [["blue_*", "red_0"]]}, "agent 'red_0' is in red and in blue; put it in one"),
@@ -59,7 +59,7 @@ def test_a_layout_that_cannot_be_is_refused(layout: dict[str, list[list[str]]], 
 
 def test_one_agent_alone_has_no_rival() -> None:
     assert sides_of(None, ["agent_0"])[1] == [
-        "league.sides needs at least two sides: nobody would be a rival of anybody"
+        "league.sides needs at least two sides, since rivals play on different sides"
     ]
 
 

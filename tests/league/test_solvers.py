@@ -112,7 +112,7 @@ def test_dynamics_in_matching_pennies_average_to_one_half(solver: object) -> Non
 
 @pytest.mark.parametrize("solver", [replicator, prd])
 def test_dynamics_find_a_dominant_member(solver: object) -> None:
-    # The prisoner's dilemma: the second member is better against anybody.
+    # The prisoner's dilemma: the second member is better against both.
     row = np.array([[3.0, 0.0], [5.0, 1.0]])
     for mixture in solver(np.stack([row, row.T]), steps=2000, step_size=0.05):  # type: ignore[operator]
         assert mixture[1] > 0.95
@@ -160,7 +160,7 @@ def test_a_projection_is_a_distribution_and_the_nearest(point: np.ndarray, floor
     projected = solvers._projected(point, floor)
     assert projected.sum() == pytest.approx(1.0)
     assert projected.min() >= floor - 1e-12
-    # Of a convex set's nearest point: no other point of it lies further along the way to the projected one.
+    # The nearest point of a convex set: no other point of the set lies further in the direction of the projected point.
     for corner in np.eye(len(point)):
         other = floor + (1.0 - floor * len(point)) * corner
         assert (point - projected) @ (other - projected) <= 1e-9
@@ -170,7 +170,7 @@ def test_rectified_rivals_are_those_that_a_member_does_not_lose_to() -> None:
     payoffs, thirds = zero_sum(ROCK_PAPER_SCISSORS), [np.full(3, 1 / 3)] * 2
     assert rectified_rivals(payoffs, thirds, 0, 0) == pytest.approx([0.5, 0.0, 0.5])
     assert rectified_rivals(payoffs, thirds, 1, 1) == pytest.approx([0.5, 0.5, 0.0])
-    # It loses to the whole support: then nobody is left out.
+    # It loses to the whole support: then no rival is left out.
     only_paper = [np.eye(3)[1]] * 2
     assert rectified_rivals(payoffs, only_paper, 0, 0) == pytest.approx([0.0, 1.0, 0.0])
 

@@ -130,7 +130,7 @@ def test_nash_shows_the_circle_that_ratings_cannot() -> None:
 def test_nash_does_not_count_the_advantage_of_a_seat() -> None:
     members = members_of({"main": 1})
     names = ["main", "main@1", "random"]
-    # The first seat is worth 5 to everybody; beyond that main gains 1 from others.
+    # The first seat is worth 5 to every member; in addition, main gains 1 from others.
     games = [((a, b), (5.0 + (a == "main") - (b == "main"), 0.0)) for a, b in itertools.permutations(names, 2)]
     assert weights(standings(members, table(members, games), Ratings())) == pytest.approx(
         {"main": 1.0, "main@1": 0.0, "random": 0.0}

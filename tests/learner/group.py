@@ -61,7 +61,7 @@ def _recurrent_ppo(seed: int, on: Compute = ON_CPU) -> mf.TorchLearner:
 
 
 def sequences(rows: int, seed: int) -> Sequences:
-    """Of all lengths from 1 to 3."""
+    """Sequences of lengths from 1 to 3."""
     batch, generator = estimated(rows, seed, masked=True), np.random.default_rng(seed)
     memory = generator.standard_normal((rows, 6)).astype(np.float32)
     return cut_sequences(mf.EstimatedBatch({**batch.columns, "memory": memory}, batch.segments), 3)
@@ -79,7 +79,7 @@ def _r2d2(seed: int, on: Compute = ON_CPU) -> mf.TorchLearner:
 
 
 def sequence_transitions(rows: int, seed: int) -> SequenceTransitions:
-    """Of all lengths from 1 to 3, each behind a burn-in of 2."""
+    """Sequences of all lengths from 1 to 3, each after a burn-in of 2."""
     rng, lengths = np.random.default_rng(seed), list[int]()
     while sum(lengths) < rows:
         lengths.append(min(int(rng.integers(1, 4)), rows - sum(lengths)))
@@ -123,7 +123,7 @@ def _sac(seed: int, on: Compute = ON_CPU) -> mf.TorchLearner:
 
 
 class Kind(NamedTuple):
-    """How a learner is made, and what it learns from."""
+    """The maker of a learner, and its batch."""
 
     learner: Callable[..., mf.TorchLearner]
     """Called with a seed, and a `Compute` if it is not a CPU."""
@@ -156,7 +156,7 @@ class Process(NamedTuple):
         self.connection.send(("follow", kind, address, rank, world_size))
 
     def answer(self) -> Any:
-        """What came of its task: a state, a text, or an address."""
+        """The result of its task: a state, a text, or an address."""
         assert self.connection.poll(ANSWER_S), "no answer"
         return self.connection.recv()
 
@@ -189,7 +189,7 @@ def processes(count: int) -> Iterator[Sequence[Process]]:
 
 
 def serve(connection: Connection) -> None:
-    """Does what it is told, one task after the other; made from another seed than the leader, it is nothing like it."""
+    """Runs the tasks that it gets, one after the other; it has another seed than the leader, so other parameters."""
     torch.set_num_threads(1)
     while True:
         task, kind, *where = connection.recv()

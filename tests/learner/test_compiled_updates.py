@@ -76,7 +76,7 @@ def test_all_epochs_of_an_update_are_few_calls(
         compiled_updates._Program, "_call", lambda self, *given: counts.append(len(given[2])) or call(self, *given)
     )
     report = compiled.update(ppo_rows(64, seed=1), 3, minibatch)
-    # Of at most 64 minibatches each.
+    # Calls of at most 64 minibatches each.
     assert len(counts) == calls
     assert report.updates == sum(counts) == 3 * (64 // (minibatch or 64))
 
@@ -84,7 +84,7 @@ def test_all_epochs_of_an_update_are_few_calls(
 def test_sizes_that_are_nearly_equal_share_a_program() -> None:
     compiled = learner(True)
     compiles = [compiled.update(ppo_rows(rows), 1, 128).compiles for rows in (2_000, 2_010, 2_047)]
-    # Of the trial before the first use, and of nothing more.
+    # The compilation of the trial before the first use, and no other.
     assert compiles == [1, 0, 0]
 
 
@@ -234,7 +234,7 @@ def test_a_size_that_autograd_computes_leaves_others_compiled_so_that_a_resume_i
     extra = {"penalty": mf.ExtraLoss(weight_penalty, 3.0)}
     whole, resumed = (learner("auto", extra_losses=extra) for _ in range(2))
     whole.parameters.updates = AUTO_AFTER
-    # Of 6 rows, it is computed by autograd, as above.
+    # With 6 rows, it is computed by autograd, as above.
     assert whole.update(ppo_rows(6), 2).note
     resumed.load_state(whole.state())
     reports = [one.update(ppo_rows(70, seed=1), 2) for one in (whole, resumed)]
@@ -448,7 +448,7 @@ def _by(case: Case, compile: Any) -> mf.TorchLearner:
 
 
 def turns(case: Case, learner: mf.TorchLearner) -> Iterator[tuple[Columns, dict[str, Any]]]:
-    """The batches that the learner trains on in turn, and what `update` is told of each."""
+    """The batches that the learner trains on in turn, and the arguments of `update` for each."""
     batches = {
         group: Columns({name: column.numpy() for name, column in made.items() if name != "noise"})
         for group, made in minibatches(case).items()

@@ -123,7 +123,7 @@ def test_a_process_that_cannot_compile_learns_with_one_that_does_and_says_so_onc
     learner = led("sac", others[:1])
     learner.parameters.updates = AUTO_AFTER
     notes = [learner.update(KINDS["sac"].batch(9, seed), 1, 4).note for seed in range(2)]
-    # Of its three loss groups.
+    # The steps of its three loss groups.
     assert notes == ["updates are not compiled: jax cannot be imported", ""]
     assert_followed(learner, others[:1])
 

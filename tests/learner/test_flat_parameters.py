@@ -45,7 +45,7 @@ def test_publishing_copies() -> None:
 
 
 def test_each_policys_actor_is_published_by_itself_whatever_does_not_learn() -> None:
-    """Parameters that do not learn stand before all others, so an actor that has some is not one piece."""
+    """Parameters that do not learn come before all others, so an actor that has some is not contiguous."""
     module = nn.ModuleDict({"one": nn.Linear(2, 3), "two": nn.Linear(3, 2), "critic": nn.Linear(5, 1)})
     actors: dict[str, Any] = {"two": module["two"], "one": module["one"]}
     module["one"].bias.requires_grad_(False)

@@ -1,4 +1,4 @@
-"""What a learner computes on a GPU is what it computes on a CPU, up to rounding, and stays so over a checkpoint."""
+"""A learner computes the same on a GPU as on a CPU, up to rounding, also after a checkpoint."""
 
 from __future__ import annotations
 

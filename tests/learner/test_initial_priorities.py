@@ -27,7 +27,7 @@ DISCOUNT, N_STEP = 0.9, 3
 
 @dataclass
 class Published:
-    """What a learner published last."""
+    """The weights that a learner published last."""
 
     published: Mapping[str, Weights]
     scheduled: Mapping[str, float] = field(default_factory=dict)

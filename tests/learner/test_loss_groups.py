@@ -25,7 +25,7 @@ ROWS = 12
 
 
 class Pair(nn.Module):
-    """An actor and a critic of one number each, and something that stands beside them and does not learn."""
+    """An actor and a critic of one number each, and another number that does not learn."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -152,7 +152,7 @@ def test_optimizers_are_torchs_and_go_on_from_what_was_kept(optimizer: Optimizer
         if turn in (0, 2):
             other = learner(Product("both"), optimizer)
             other.load_state(from_bytes(to_bytes(one.state())))
-    assert float(one.module.mean) == 5.0  # a running statistic is nobody's to step, nor to decay
+    assert float(one.module.mean) == 5.0  # no optimizer may step or decay a running statistic
 
 
 def test_gradients_are_clipped_for_every_optimizer() -> None:

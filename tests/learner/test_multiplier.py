@@ -30,7 +30,7 @@ def test_it_moves_by_the_episodes_since_its_last_step(periods, limit, rate):
                 "cost_mean": mean,
                 "cost_violation": max(0.0, mean - limit),
             }
-        # A learner that is restored goes on from here.
+        # A restored learner continues from here.
         restored = Multiplier(9.0)
         restored.load_state(multiplier.state())
         multiplier = restored

@@ -90,7 +90,7 @@ def group(world_size: int, compile: Compile = False, loss: mf.LossFunction | Non
 
 
 def at_once(calls: Sequence[Callable[[], Any]]) -> list[Any]:
-    """What each call gives, or raises."""
+    """The result of each call, or its exception."""
     with ThreadPoolExecutor(len(calls)) as pool:
         futures = [pool.submit(call) for call in calls]
         return [future.exception() or future.result() for future in futures]

@@ -1,4 +1,4 @@
-"""A learner that begins again is a new one, but for its version."""
+"""A learner that is reset equals a new one, except its version."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_it_continues_as_a_new_learner_with_the_next_version(algorithm: mf.PPO |
     new = other.learner()
     np.testing.assert_array_equal(published["p"].flat, new.published["p"].flat)
     assert_equal(learner.state(), {**new.state(), "version": 4})
-    # The next updates are those of the new learner, too.
+    # The next updates equal the new learner's, too.
     trained(learner)
     trained(new)
     assert_equal(learner.state(), {**new.state(), "version": 7})

@@ -1,4 +1,4 @@
-"""Joint advantages are those of one policy with all the rows; the factor M is held against a loop over joint rows."""
+"""Joint advantages equal the advantages of one policy with all rows; the factor M equals a loop over joint rows."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TableActor:
 
 @dataclass
 class TeamOfTables:
-    """A learner whose update of a policy adds random numbers to that policy's table, and notes what it got."""
+    """A learner whose update of a policy adds random numbers to that policy's table, and records its arguments."""
 
     policies: list[str]
     seed: int
@@ -138,7 +138,7 @@ def test_advantages_are_as_if_all_rows_were_of_one_policy(
 
 
 def _seen_as(batch: mf.Batch, policy: str) -> mf.Batch:
-    """What policies see may differ in shape, since the critic sees another column."""
+    """Observations of policies may differ in shape, since the critic sees another column."""
     width = ord(policy) - ord("a")
     ends = np.zeros((len(batch.segments["length"]), width), np.float32)
     obs = np.zeros((batch.rows, width), np.float32)

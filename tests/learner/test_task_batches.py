@@ -95,7 +95,7 @@ def several_iterations(seed: int = 0) -> mf.Batch:
 def test_rows_are_laid_out_by_task_and_phase_as_a_plain_loop_does() -> None:
     batch = several_iterations()
     found = by_task(batch, inner_steps=1)
-    tasks = [(2, 33), (4, 50), (7, 1), (9, 50)]  # and (4, 60) shows nothing of what came of it
+    tasks = [(2, 33), (4, 50), (7, 1), (9, 50)]  # and (4, 60) shows nothing of its result
     assert found.rows == len(tasks)
     assert found.agent_steps == sum(LENGTHS) - LENGTHS[2]
     for index, (env_index, task) in enumerate(tasks):

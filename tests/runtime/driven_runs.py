@@ -1,4 +1,4 @@
-"""Runs driven by hand, so many rounds at a time, in which a test may reach in before any round."""
+"""Runs driven by hand, some rounds at a time, so that a test may act before any round."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class DrivenRun:
         self.executor.run_sync()
 
     def fault(self, fault: Fault) -> None:
-        """Of the runtime's: a process died."""
+        """A loss that the runtime reports: a process ended."""
         self.faults.append(fault)
         if fault.kind is FaultKind.REPLAYS_LOST:
             self.executor.reapply_starts(learner_of_replay(fault.replay))

@@ -19,7 +19,7 @@ from tests.runtime.small_runs import SMALL, small_run
 
 
 class Ran(NamedTuple):
-    """What a run came to: each file that is kept of it, each report, each stage's meter, and the plan as printed."""
+    """The results of a run: each saved file, each report, each stage's meter, and the printed plan."""
 
     kept: dict[str, Tree]
     reports: list[Any]
@@ -68,7 +68,7 @@ def run(experiment: mf.Experiment, runtime: Runtime, rounds: int) -> Ran:
 
 
 def assert_same(one: Tree, other: Tree) -> None:
-    """Equal bit for bit; of published parameters those that both have."""
+    """Equal bit for bit; of published parameters the common ones."""
     if isinstance(one, dict):
         assert one.keys() == other.keys()
         for name, value in one.items():

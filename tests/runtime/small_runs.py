@@ -62,7 +62,7 @@ def small_run(runtime: Literal["inline", "ray"] = "inline", env_steps: int = 1_2
 
 
 def small_spec(**changes: Any) -> RunSpec:
-    """What a runtime is asked to set up for it."""
+    """The specification that a runtime gets for it."""
     return ready(small_run(**changes)).spec
 
 

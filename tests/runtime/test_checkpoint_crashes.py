@@ -20,7 +20,7 @@ DISK_CALLS = ("fsync", "rename", "link", "mkdir", "rmdir", "unlink")
 
 
 class Died(BaseException):
-    """What nothing catches, as a process that is killed catches nothing."""
+    """An exception that nothing catches, like the kill of a process."""
 
 
 class Disk:
@@ -56,7 +56,7 @@ def write_more(checkpoints: CheckpointStore, number: int) -> None:
 
 
 def one_more(folder: Path, number: int) -> None:
-    """What a run does that is resumed and stops at `number`."""
+    """The results of a run that is resumed and stops at `number`."""
     write_more(resumed(folder), number)
 
 
@@ -152,7 +152,7 @@ def test_a_write_that_fails_anywhere_leaves_what_was_there(folder: Path, number:
         if said:
             assert "No space left on device" in said
             assert f"last whole one is {folder / str(found.env_steps)}." in said
-            # If nothing can be undone any more, the new one may stand although it is not known to outlast a power cut.
+            # If nothing can be undone any more, the new one may stay although it may not survive a power cut.
             assert for_good or ("again" not in found.names and numbers_in(folder) == [100, 200])
         else:
             assert "again" in found.names

@@ -1,4 +1,4 @@
-"""What an environment raises is what the user reads first, whichever runtime played it."""
+"""An environment's exception is what the user reads first, with either runtime."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def test_in_lockstep_each_workers_gradient_is_applied_in_turn_and_the_second_is_
     ran = inline(SAME, workers=2)
     assert [report.version for report in ran.reports] == list(range(2 * ROUNDS))
     assert all(report.updates == 1 for report in ran.reports)
-    # Of the first round alone no row was carried over from a version before.
+    # Only the first round has no row carried over from an earlier version.
     assert [report.staleness_mean for report in ran.reports[:2]] == [0.0, 1.0]
     assert all(later.staleness_mean >= 1.0 for later in ran.reports[1::2])
     assert all(first.staleness_mean < 1.0 for first in ran.reports[::2])

@@ -43,7 +43,7 @@ def collect(parts: RunComponents, number: int) -> Round:
 
 
 def played(spec: RunSpec, rounds: int = 3) -> dict[tuple[int, int, int], list[float]]:
-    """Rewards and actions of every agent of every environment, in order, whoever stepped the environment."""
+    """Rewards and actions of every agent of every environment, in order, for any division among workers."""
     found: dict[tuple[int, int, int], list[float]] = {}
     with started(spec) as parts:
         for number in range(rounds):

@@ -1,4 +1,4 @@
-"""MAML in whole runs: kept and taken up bit for bit, by however many workers, and the same rows over Ray."""
+"""MAML in whole runs: resumed bit for bit, by any number of workers, and the same rows over Ray."""
 
 from __future__ import annotations
 

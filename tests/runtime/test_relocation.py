@@ -83,7 +83,7 @@ class Watched:
 
 @dataclass(frozen=True)
 class WatchedPPO(mf.PPO):
-    """PPO that shows what it learns from."""
+    """PPO that shows its training rows."""
 
     def plan(self, experience: mf.Flow[mf.Fragment], learner: mf.Learner, replay: mf.Replay | None = None) -> mf.Plan:
         plan = super().plan(experience, learner, replay)

@@ -1,4 +1,4 @@
-"""What a run asks for is said against what there is; what it leaves open is shared out."""
+"""A run's requests are compared with the resources; resources that it does not set are divided."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run's folder says of how far the run is."""
+"""The state of a run in its folder."""
 
 from __future__ import annotations
 

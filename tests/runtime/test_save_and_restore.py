@@ -1,4 +1,4 @@
-"""What a runtime keeps is all that its parts are: from it another goes on with the same bits."""
+"""A runtime's saved state is complete: another runtime continues from it with the same bits."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from marlflow.runtime.stage_chain import merge_payloads, run_chain
 
 
 class Rows:
-    """An item that stands for rows."""
+    """An item that represents rows."""
 
     def __init__(self, rows: int) -> None:
         self.rows = rows

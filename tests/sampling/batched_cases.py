@@ -93,7 +93,7 @@ class CostlyTurns(ConnectFour):
 
 
 class CostlyCartsAlone(BaseParallelWrapper):
-    """What CostlyCarts is, as a PettingZoo environment."""
+    """CostlyCarts as a PettingZoo environment."""
 
     def reset(self, seed=None, options=None):
         self.cycles = 0

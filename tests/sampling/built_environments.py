@@ -33,7 +33,7 @@ WRONG_REWARDS = {"reward is nan": np.nan, "reward is infinite": -np.inf, "reward
 
 
 class Built:
-    """What both kinds share: the moment, and what is made of it."""
+    """The common part of both kinds: the moment, and the values computed from it."""
 
     metadata: ClassVar = {"name": "built_v0"}
     render_mode = None
@@ -142,7 +142,7 @@ class Built:
         return PAYERS[self.script.pay](self.number("pay", agent))
 
     def payments(self, agents, owed=()):
-        """What each of `agents`, and with some habits others, receive; if that breaks, one of the `owed` does not."""
+        """The rewards of `agents`, and with some habits of others; if it breaks, one of the `owed` gets none."""
         paid = list(agents)
         if owed and self.breaks("somebody is not paid"):
             paid.remove(owed[self.number("unpaid") % len(owed)])
@@ -154,7 +154,7 @@ class Built:
         return sorted(agents, key=lambda a: self.number("order", a)) if self.does("reorders") else list(agents)
 
     def events(self, living):
-        """What happens to each of the `living` at the next step, and who joins."""
+        """The events of each of the `living` at the next step, and the agents that join."""
         events = dict(zip(self.names, self.course.events(self.t), strict=True))
         self.t += 1
         if self.t == self.course.steps or (self.does("fickle") and self.past % 7 == 0):

@@ -21,10 +21,10 @@ class TooManyFaults(Exception):
 
 
 class Spoiled(Exception):
-    """The environment did what it must not, without raising."""
+    """The environment broke a rule without raising."""
 
 
-# What a broken environment ends in: it raised, or something of it is no number, or it was looked at and found wrong.
+# The end of a broken environment: it raised, gave something that is no number, or failed a check.
 BREAKING = (Spoiled, RuntimeError, ValueError)
 
 
@@ -84,7 +84,7 @@ class Reference:
             self.begin(last)
 
     def begin(self, last):
-        """The next episode, if there may be one; those whose reset breaks are given up."""
+        """The next episode, if there may be one; episodes whose reset breaks are discarded."""
         self.playing = False
         while not self.playing and (last is None or self.episode < last):
             self.episode += 1
@@ -109,7 +109,7 @@ class Reference:
             self.settle()
 
     def give_up(self):
-        """What was not delivered of the episode is lost, and the environment with it."""
+        """The undelivered rows of the episode are lost, and so is the environment."""
         lost = 0
         for trajectory in [t for t in self.trajectories if t.episode == self.episode]:
             kept = [row for row in trajectory.rows if row.complete and row.complete <= self.boundaries[-1]]
@@ -131,7 +131,7 @@ class Reference:
                 self.issued.setdefault(agent, 0.0)
 
     def look(self, agent, observation, info):
-        """What `agent` sees, copied, and with its mask beside it."""
+        """A copy of the observation of `agent`, and its mask."""
         if agent in getattr(self.env, "misshown", ()) or agent in getattr(self.env, "misled", ()):
             raise Spoiled(agent)
         space, mask = self.env.observation_space(agent), None
@@ -147,7 +147,7 @@ class Reference:
         return Seen(as_row(space, observation), None if mask is None else np.array(mask, bool), state)
 
     def look_at_last(self, agent, observation, info):
-        """As `look`, for an agent that ends; without rows that anybody wants, nobody asks what it sees."""
+        """As `look`, for an agent that ends; it is not called if its rows are not recorded."""
         trajectory = self.running.get(agent)
         if self.greedy or trajectory is None or not trajectory.rows or not self.policies[trajectory.policy].recorded:
             return None
@@ -207,7 +207,7 @@ class Reference:
             self.unattributed[-1].setdefault(self.policy_of(agent), []).append(reward)
 
     def end(self, agent, terminated, final):
-        """`final`: what it saw last, if it was shown anything."""
+        """`final`: its final observation, if there is one."""
         trajectory = self.running.pop(agent, None)
         if trajectory is None or not trajectory.rows:
             return
@@ -274,7 +274,7 @@ class Reference:
                 self.end(agent, False, None)
 
     def settle(self):
-        """Lets the dead step until a living agent is asked, or nobody is left."""
+        """Takes dead steps until a living agent must act, or no agent is left."""
         env = self.env
         while env.agents and (env.terminations[env.agent_selection] or env.truncations[env.agent_selection]):
             agent, terminated = env.agent_selection, env.terminations[env.agent_selection]

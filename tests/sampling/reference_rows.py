@@ -1,4 +1,4 @@
-"""What the reference keeps of a decision, and how it writes down what was seen: the plainest way there is."""
+"""The reference's record of a decision and of observations, in the plainest form."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 
 class Seen(NamedTuple):
-    """What a decision is made from, or would be; `version` computed the memory."""
+    """The inputs of a decision; `version` computed the memory."""
 
     obs: np.ndarray
     mask: np.ndarray | None
@@ -43,7 +43,7 @@ class Trajectory:
     terminated: bool = False
     truncated: bool = False
     final: Seen | None = None
-    pending: Seen | None = None  # what it sees when it is asked, before it has decided
+    pending: Seen | None = None  # its observation when it must act, before the decision
 
 
 class Segment(NamedTuple):

@@ -77,13 +77,13 @@ class RememberingRowActor(RowActor):
         assert memory.dtype == np.float32
         assert memory.shape == (len(obs), *MEMORY_SHAPE)
         made = self.decided(obs, action_mask, memory, mode, generator)
-        memory[:] = -1  # whoever keeps it keeps a copy
+        memory[:] = -1  # a caller that keeps it makes a copy
         return made
 
 
 @dataclass
 class Policy:
-    """What the reference knows of a policy: its weights now; whether it remembers, sees the state, and is recorded."""
+    """The reference's facts of a policy: its current weights; if it has memory, sees the state, and is recorded."""
 
     action_space: spaces.Space
     version: int = -1

@@ -125,7 +125,7 @@ class Side:
         return self.evaluation_faults + sum(reference.faults for reference in self.references)
 
     def collect(self, collect):
-        """Both collect; what comes of it is compared. Returns whether they can go on."""
+        """Both collect, and the results are compared. Returns whether they can continue."""
         weights = self.publish(collect)
         matchups = None
         if self.seats.dealt:
@@ -196,7 +196,7 @@ class Side:
             reference.results = []
         lost = sorted((r.env_index, rows) for r in self.references for rows in r.lost[-1])
         assert sorted((env_of(fault), fault.rows_lost) for fault in receipt.faults) == lost
-        if not lost:  # how much of a broken step still counts is nobody's concern
+        if not lost:  # how much of a broken step still counts does not matter
             assert receipt.agents_vanished == sum(reference.vanished for reference in self.references)
         for reference in self.references:
             reference.vanished = 0
@@ -271,7 +271,7 @@ def assert_same(make_env, seats, collects, env_indices=(0, 1, 2), **arguments):
 
 @st.composite
 def built_seats(draw, script, plain=False):
-    """Who plays in a built environment; unless `plain`, dealt or not, with memory and state or not, recorded or not."""
+    """The policies of a built environment; unless `plain`, dealt, with memory and state, and recorded, or not."""
     dealt = not plain and draw(st.booleans())
     able = script.candidates() if dealt else {agent: [policy] for agent, policy in script.mapping().items()}
     policies = {name: Policy(script.kind(agent).action_space()) for agent, names in able.items() for name in names}
@@ -282,7 +282,7 @@ def built_seats(draw, script, plain=False):
 
 
 def built_spaces(script):
-    """What the agents of each policy see and do, where matchups are dealt."""
+    """The spaces of each policy's agents, if matchups are dealt."""
     any_info = any(script.kind(agent).masks == "info" for agent in script.agents)
     found = {}
     for agent, names in script.candidates().items():

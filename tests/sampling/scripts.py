@@ -47,7 +47,7 @@ STAY, TERMINATE, TRUNCATE, BOTH = "stay", "terminate", "truncate", "both"
 VANISH, VANISH_SEEN, LINGER, JOIN = "vanish", "vanish_seen", "linger", "join"
 EVENTS = (TERMINATE, TRUNCATE, BOTH, VANISH, VANISH_SEEN, LINGER, JOIN)
 
-# What an environment may do besides; with lawful habits it passes PettingZoo's own API tests.
+# Further habits of an environment; with lawful ones it passes PettingZoo's own API tests.
 LAWFUL_HABITS = (
     "undeclared",
     "reuses_arrays",
@@ -73,7 +73,7 @@ PAY = ("quarters", "floats", "whole", "single", "mixed")
 
 @dataclass(frozen=True)
 class Kind:
-    """What some agents see and do; `masks`: none, in the observation (alone with it, or beside it), or in the info."""
+    """The spaces of some agents; `masks`: none, in the observation (alone or nested), or in the info."""
 
     sees: str
     does: str
@@ -97,7 +97,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Course:
-    """One episode: who is there at its start, what happens to whom at which of its `steps`; the last ends everybody.
+    """One episode: the agents at its start, and the events of agents by step; the last of its `steps` ends all agents.
 
     `turns` are added to the number of the step, over and over, to say whose turn it is (of an AEC environment).
     """
@@ -108,7 +108,7 @@ class Course:
     turns: tuple[int, ...] = (0,)
 
     def events(self, t: int) -> list[str]:
-        """What happens to each agent at step `t`."""
+        """The event of each agent at step `t`."""
         at = {agent: event for step, agent, event in self.happenings if step % self.steps == t}
         return [at.get(agent, STAY) for agent in range(len(self.present))]
 
@@ -126,7 +126,7 @@ BREAKS = (
 
 @dataclass(frozen=True)
 class Break:
-    """What goes wrong once the environment was stepped `moves` times, in one of `every` episodes."""
+    """The fault after `moves` steps of the environment, in one of `every` episodes."""
 
     what: str
     moves: int
@@ -157,11 +157,11 @@ class Script:
         return {agent: of_kind[kind] for agent, kind in zip(self.agents, self.kind_of, strict=True)}
 
     def mapping(self) -> dict[str, str]:
-        """A policy for each agent: those of its kind in turn."""
+        """A policy for each agent: the policies of its kind in turn."""
         return {agent: able[i % len(able)] for i, (agent, able) in enumerate(self.candidates().items())}
 
     def anchors(self) -> set[str]:
-        """Those who must be there when the environment is looked at first: one of each policy, one with a mask."""
+        """Agents that must be present when the environment is opened: one of each policy, one with a mask."""
         firsts = {policy: agent for agent, policy in reversed(self.mapping().items())}
         return set(firsts.values()) | {agent for agent in self.agents if self.kind(agent).masks == "info"}
 

@@ -1,4 +1,4 @@
-"""Actions of a column are those of the space, whatever integers they are, and others are refused."""
+"""Actions of a column become actions of the space, for any integer dtype, and others are refused."""
 
 from __future__ import annotations
 

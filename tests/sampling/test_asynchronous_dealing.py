@@ -53,7 +53,7 @@ class Newest(Matchmaker):
 
 
 class SimulatedWorker:
-    """Plays what it is dealt: the reference of what begins, runs and ends, and of the entries that it holds."""
+    """Plays dealt matchups: a reference for episodes that begin, run and end, and for held entries."""
 
     def __init__(self, envs: Sequence[int]) -> None:
         self.envs = envs
@@ -90,7 +90,7 @@ class SimulatedWorker:
         return receipt, sorted(results, key=lambda result: (result.tick, result.env))
 
     def lose(self) -> None:
-        """A successor begins with the episodes after those that were delivered, and knows no entry."""
+        """A successor begins after the delivered episodes, and holds no entry."""
         self.request, self.running, self.table = None, {}, set()
 
 
@@ -167,7 +167,7 @@ def test_whoever_delivers_first_each_game_is_as_it_was_dealt_and_counts_once(dra
             case _:
                 simulation.round(worker, ends)
     assert simulation.matchmaker.seen == simulation.expected
-    # The next request to each worker lets go of every entry but those that are seated.
+    # The next request to each worker makes it forget all entries except the seated ones.
     for worker in simulation.workers:
         if worker.request is not None:
             simulation.deliver(worker, (0, 0))

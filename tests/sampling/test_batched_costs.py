@@ -60,7 +60,7 @@ def test_a_cost_that_is_no_number_ends_the_episode_of_its_environment_alone() ->
     assert [fault.rows_lost for fault in receipt.faults] == [4]
     assert np.isfinite(batches["one"]["cost"]).all()
     assert [episode.env for episode in receipt.episodes] == [0, 2]
-    # Nobody reads it where its policy has no limit.
+    # It is not read if its policy has no limit.
     receipt, batches = worker_of(change, columns=costs_of("two"))[0].collect(LENGTH)
     assert "cost" not in batches["one"].columns
     assert batches["two"]["cost"].sum() == 3 * 0.25 * 21

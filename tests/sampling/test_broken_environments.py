@@ -1,4 +1,4 @@
-"""What a broken environment must not take with it: whole episodes, the run's time, other agents' randomness."""
+"""A broken environment must not affect whole episodes, the run's time, or other agents' randomness."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Failing(Counter):
 
 @pytest.mark.parametrize("fails", [(4,), (4, 5), (4, 5, 6), (2,), (2, 3)])
 def test_resets_that_fail_take_no_row_of_a_finished_episode(fails):
-    # The first reset is the adapter's own; then one for each episode, and one for each adapter that is opened anew.
+    # The first reset is the adapter's own; then one for each episode, and one for each reopened adapter.
     lucky = worker(type("Failing", (Failing,), {"fails": fails, "resets": 0}), tolerated_faults=len(fails))
     receipt, batches = lucky.collect(9)
     assert [result.returns for result in receipt.episodes] == [{"a": 3.0}] * 3
@@ -85,7 +85,7 @@ def test_one_failing_reset_too_many_ends_it():
 
 
 class Tar(Counter):
-    """Once it has hung it hangs for good, in whatever is asked of any instance: 20 s each, but for a few seconds."""
+    """Once it has hung, every later call of any instance hangs too: 20 s each, except for a few seconds."""
 
     until_s = 0.0
 
@@ -117,7 +117,7 @@ def test_closing_and_opening_anew_are_watched_too():
 
 
 class Crowd(ParallelEnv):
-    """Three agents a moment; who they are depends on the seed, and nobody is declared."""
+    """Three agents at a time; which ones depends on the seed, and none is declared."""
 
     metadata: ClassVar = {"name": "crowd"}
     length = 3
@@ -136,7 +136,7 @@ class Crowd(ParallelEnv):
 
 
 class Recalling(RandomActor):
-    """Keeps what it chose; random also when greedy."""
+    """Remembers its actions; random also when greedy."""
 
     def act(self, obs, action_mask, memory, mode, generator):
         acted = super().act(obs, action_mask, memory, mode, generator)
@@ -162,7 +162,7 @@ def test_masks_that_come_late_are_an_error_and_not_overlooked():
             *rest, infos = super().step(actions)
             return *rest, {agent: {"action_mask": np.array([1, 0])} for agent in infos} if self.t >= 2 else infos
 
-    with pytest.raises(EnvironmentFailed, match="reset\\(\\) gave nobody one") as caught:
+    with pytest.raises(EnvironmentFailed, match="reset\\(\\) gave no agent one") as caught:
         worker(Late).collect(3)
     assert "env step 2" in caught.value.where
 
@@ -273,7 +273,7 @@ def test_an_agent_that_broke_an_environment_is_forgotten_when_it_is_opened_again
     receipt, _ = player.collect(20)
     assert len(receipt.faults) == 1
     assert len(receipt.episodes) == 6
-    # Nor does a worker know it that goes on where this one stopped right after the fault.
+    # Nor does a worker know it that resumes right after the fault.
     Flooded.made = 0
     stopped = rollout_worker(
         Visited, (0,), mapping, {"all": RandomActor(spaces.Discrete(2))}, seed=3, tolerated_faults=1

@@ -119,7 +119,7 @@ def collected(worker, numbers):
 
 
 def assert_alike(ours, theirs):
-    """Equal numbers, but for the rounding of what networks give."""
+    """Equal numbers, except the rounding of networks' outputs."""
     assert replace(ours[0], **NO_TIMES) == replace(theirs[0], **NO_TIMES)
     for policy, rows in theirs[1].items():
         for part in ("columns", "segments"):
@@ -141,7 +141,7 @@ def test_rows_and_receipts_are_those_of_single_ticks_also_after_a_resume(name):
         episodes += ours[0].episodes
     assert len(episodes) > 10
     assert {episode.truncated for episode in episodes} == {False, True}
-    # Whoever has saved, and whoever goes on.
+    # The worker that saved, and the worker that resumes.
     for saved, by in ((compiled, False), (ticked, True)):
         resumed = case.worker(by)
         assert resumed.load_state(from_bytes(to_bytes(saved.state())), 0) == ResumeReport()
@@ -161,7 +161,7 @@ def test_what_breaks_is_found_and_nothing_else_is_lost():
     case = replace(CASES["walkers with a memory, of which one policy is not recorded"], make=Sinking)
     case = replace(case, kinds={"a": "ppo", "c": "ppo"}, settings={"tolerated_faults": 10**6})
     ticked, compiled = case.worker(False, [2]), case.worker(True, [2])
-    # One environment: a call ends where it breaks, while single ticks go on in the same one.
+    # One environment: a call ends where it breaks, while single ticks continue.
     ours, theirs = ([], [])
     for worker, found in ((ticked, theirs), (compiled, ours)):
         while len(found) < 12:
@@ -363,7 +363,7 @@ def test_a_league_is_dealt_as_in_single_ticks():
         assert_alike(ours, theirs)
     seated = {entry for receipt, _ in compiled for episode in receipt.episodes for entry in episode.matchup.values()}
     assert len(seated) > 8
-    # Of the first fragment, and of eight frozen versions instead of four.
+    # The programs of the first fragment, and of eight frozen versions instead of four.
     assert sum(receipt.compiled.compiles for receipt, _ in compiled) <= 3
 
 

@@ -72,7 +72,7 @@ def test_costs_go_where_rewards_go(data, script, collects):
 
 
 class Given(ParallelEnv[str, Any, Any]):
-    """One agent that plays `costs`, an info each, and then terminates; another beside it always costs 1."""
+    """One agent that plays `costs`, an info each, and then terminates; another one always costs 1."""
 
     metadata = {"name": "given"}  # noqa: RUF012
     possible_agents = ["a", "b"]  # noqa: RUF012
@@ -89,7 +89,7 @@ class Given(ParallelEnv[str, Any, Any]):
 
     def reset(self, seed: int | None = None, options: Any = None) -> Any:
         self.agents, self.at = ["a", "b"], 0
-        # What comes with reset() is nobody's: no action was taken.
+        # Costs at reset() belong to no row, because no action was taken.
         return dict.fromkeys(self.agents, np.zeros(1, np.float32)), {agent: {"cost": 100.0} for agent in self.agents}
 
     def step(self, actions: Any) -> Any:
@@ -129,7 +129,7 @@ def test_costs_of_reset_are_left_out_and_costs_may_be_of_any_numeric_type() -> N
 def test_a_cost_that_is_no_number_is_an_error_of_the_environment(info: dict[str, Any], reason: str) -> None:
     with pytest.raises(EnvironmentFailed, match=rf"agent 'a'.*{reason}"):
         collected([{"cost": 0.0}, info, {"cost": 0.0}], 3)
-    # Nobody reads it where its policy has no limit.
+    # It is not read if its policy has no limit.
     receipt, batches = collected([{"cost": 0.0}, info, {"cost": 0.0}], 3, columns=costs_of("two"))
     assert "cost" not in batches["one"].columns
     assert batches["two"]["cost"].tolist() == [1.0] * 3
@@ -149,7 +149,7 @@ def test_costs_of_the_dead_belong_to_no_row() -> None:
         def step(self, actions: Any) -> Any:
             *result, infos = super().step(actions)
             if self.at == 2:
-                # `a` ends; what it costs from now on comes without a reward.
+                # `a` ends; its later costs come without a reward.
                 self.agents, result[2]["a"] = ["b"], True
             if self.at > 2 and self.agents:
                 infos["a"] = {"cost": 7.0}

@@ -1,4 +1,4 @@
-"""What a dealer carries: it goes on where another one was kept."""
+"""The state of a dealer: a new one continues from it."""
 
 from typing import Any
 

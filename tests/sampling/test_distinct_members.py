@@ -40,7 +40,7 @@ class Uniform(Matchmaker):
 
 
 def played(limit: int | None, entries: int, rounds: Sequence[int]) -> list[dict[int, list[Matchup]]]:
-    """What each worker's requests have, if its environments begin `rounds[n]` episodes in round n."""
+    """The matchups of each worker's requests, if its environments begin `rounds[n]` episodes in round n."""
     fits = dict.fromkeys(("main", "other"), AGENTS)
     matchmaker = Uniform(entries)
     dealer = Dealer(matchmaker, AllowedSeats(AGENTS, fits), 6, 3, WORKERS, distinct_members=limit)

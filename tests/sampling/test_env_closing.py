@@ -105,7 +105,7 @@ def test_one_that_broke_and_cannot_be_closed_is_two_faults():
 def test_all_are_closed_whatever_the_others_do():
     player = worker(Sticky, env_indices=(0, 1, 2))
     assert not player.evaluate(EvaluationRequest([0])).faults
-    # A larger evaluation needs more environments: those that there are cannot be closed.
+    # A larger evaluation needs more environments, and the present ones cannot be closed.
     assert [fault.kind for fault in player.evaluate(EvaluationRequest([1, 2])).faults] == ["closes_failed"]
     faults = player.close()
     assert [fault.where.split(", ")[1] for fault in faults] == [f"env {env_index}" for env_index in (0, 1, 2, 0, 1)]

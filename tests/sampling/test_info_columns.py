@@ -52,7 +52,7 @@ class Telling(ParallelEnv[str, Any, Any]):
         infos = {
             agent: {"step": self.at, "deep": {"half": self.at / 2}, "word": "no", **self.more(agent)} for agent in acted
         }
-        # The team wins in the end, which the dead are told too.
+        # The team wins in the end; dead agents' infos say so too.
         won = {"battle_won": True} if not self.agents else {}
         infos |= {agent: {"step": 1.0} for agent in ENDS if agent not in acted}
         infos = {agent: {**info, **won} for agent, info in infos.items()}

@@ -27,7 +27,7 @@ SEATS = AllowedSeats(AGENTS, {"main": AGENTS, "rival": AGENTS, "lefty": ("left",
 
 
 class Asked(Matchmaker):
-    """Seats by number, and remembers what it was asked: each answer is another."""
+    """Assigns policies by a counter of its calls, so that each answer differs."""
 
     def __init__(self) -> None:
         self.episodes: list[EpisodeId] = []
@@ -149,7 +149,7 @@ def told(matchup: Any) -> str:
     ("matchup", "reason"),
     [
         (None, "it dealt None, not a mapping {agent: policy}"),
-        ({"left": "main"}, "it seated nobody as agent 'right'"),
+        ({"left": "main"}, "it seated no policy as agent 'right'"),
         (
             {"left": "main", "right": "main", "rigth": "main"},
             "it seated agent 'rigth', which does not exist; did you mean 'right'?",
@@ -164,12 +164,12 @@ def told(matchup: Any) -> str:
         ),
         (
             {"left": "main", "right": "lefty"},
-            "it seated policy 'lefty' as agent 'right', but the policy's spaces are those of left",
+            "it seated policy 'lefty' as agent 'right', but the policy has the spaces of left",
         ),
         (
             {"left": "zzz"},
             "it seated 'zzz' as agent 'left', and there is no such policy; the policies are main, rival, lefty; "
-            "it seated nobody as agent 'right'",
+            "it seated no policy as agent 'right'",
         ),
     ],
 )
@@ -215,7 +215,7 @@ def test_every_order_of_seats_is_as_likely() -> None:
 @pytest.mark.parametrize(
     ("policies", "problem"),
     [
-        ([], "policies is empty; name those that are to be seated"),
+        ([], "policies is empty; name the policies to assign"),
         (["a", "b", "a"], "policies has 'a' more than once; name each one once"),
     ],
 )

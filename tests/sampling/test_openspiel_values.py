@@ -15,7 +15,7 @@ NUM_ENVS, TICKS = 64, 128
 
 
 def value(state):
-    """What player 0 gets from here on average, if everybody chooses uniformly."""
+    """The mean return of player 0 from here, if all choose uniformly."""
     if state.is_terminal():
         return Fraction(state.returns()[0])
     if state.is_chance_node():

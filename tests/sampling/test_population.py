@@ -1,4 +1,4 @@
-"""Which frozen entries workers have to hold: those that are seated, and a few that were dealt last."""
+"""The frozen entries that workers hold: the seated ones, and a few that were dealt last."""
 
 from collections.abc import Sequence
 
@@ -54,7 +54,7 @@ def test_workers_hold_all_that_is_seated_and_of_the_others_the_last_ones_dealt(
         assert len(table) <= max(most_held, len(needed))
         unused = table - needed
         assert unused == set(others[len(others) - len(unused) :])
-        # Of those that are dealt, some begin: they run until others are dealt in their place.
+        # Some of the dealt episodes begin, and run until others are dealt in their place.
         running = [*running, *(dealt[index] for index in begun if index < len(dealt))][-2:]
     assert set(dealer.entries) == set(ENTRIES), "all can be dealt again"
 

@@ -1,4 +1,4 @@
-"""What a worker drops of a policy that begins again: unfinished rows and memories, and no reward."""
+"""The reset of a policy on a worker drops unfinished rows and memories, and no reward."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ AGENTS = ("left", "right")
 
 
 class Told(mf.RandomSeats):
-    """Random seats; keeps what it is told, and fails if it is told that somebody lost."""
+    """Random seats; remembers its results, and fails at a lost game."""
 
     def __init__(self) -> None:
         super().__init__(["main"])

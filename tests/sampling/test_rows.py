@@ -1,4 +1,4 @@
-"""What the vectorizer hands over is what a slow recorder with plain lists records, whatever the environment does."""
+"""Rows of the vector runner equal the rows of a slow recorder with plain lists, for any environment."""
 
 from __future__ import annotations
 

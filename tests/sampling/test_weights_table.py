@@ -24,7 +24,7 @@ EVER = 10_000
 
 
 class Constant:
-    """Acts by its one parameter, in what it remembers by how often it acted; keeps what it was asked."""
+    """Acts by its one parameter; its memory counts its decisions; remembers its inputs."""
 
     memory_shape = (1,)
     made: ClassVar[list[Any]]

@@ -17,7 +17,7 @@ from tests.sampling.workers import EVERYBODY, lone_worker, rollout_worker
 
 
 class Constant:
-    """Acts by its one parameter, or by its `epsilon`; keeps what it was asked."""
+    """Acts by its one parameter, or by its `epsilon`; remembers its inputs."""
 
     def __init__(self, action=0):
         self.parameter = np.array([action], np.float32)
@@ -150,7 +150,7 @@ def test_a_reward_that_is_no_finite_number_is_an_error(reward):
         worker.collect(1)
     assert "env 6" in caught.value.where
     assert "agent 'b'" in caught.value.where
-    # Of these, two zeros alone are several numbers, as those of several objectives.
+    # Only two zeros are several numbers, like rewards of several objectives.
     assert ("a wrapper can weigh its objectives" in caught.value.reason) == isinstance(reward, np.ndarray)
 
 
@@ -158,7 +158,7 @@ SAME = (["a", "b"], {"a": 0.0, "b": 0.0}, {}, {})
 
 
 def fog_at(t):
-    """What agents see, of whom `b` sees nothing in env step `t`."""
+    """The observations of agents; `b` has none in env step `t`."""
     return lambda now, agent: np.full(1, np.nan if now == t and agent == "b" else 0, np.float32)
 
 

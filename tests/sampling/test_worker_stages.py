@@ -1,4 +1,4 @@
-"""What a worker does to rows before they leave it: in order, timed, on rows and on none, with what it acts with."""
+"""A worker's stages on rows before they leave it: in order, timed, with and without rows, with its acting weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker carries: a fresh one that takes it up makes, bit for bit, what the one makes that went on."""
+"""The state of a worker: a new worker with it makes the same rows, bit for bit, as the one that continues."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def assert_equal_trees(found, expected, path="state"):
 
 
 def by_env(tree):
-    """The same, one environment after the other, its tables without those that have no rows."""
+    """The same, one environment after the other, without tables that have no rows."""
     shares = {str(number): share(tree, [number]) for number in ENV_INDICES}
     for one in shares.values():
         one["tables"] = {name: table for name, table in sorted(one["tables"].items()) if len(table["env"])}
@@ -123,7 +123,7 @@ def told(receipts):
 
 
 def collect_or_reject(played, collect, weights):
-    """What comes of it; another example is drawn for one in which hardly an episode begins."""
+    """The result; another example is drawn if hardly an episode begins."""
     try:
         return played.collect(collect.ticks, weights, collect.matchups)
     except mf.EnvironmentFailed:
@@ -194,7 +194,7 @@ def whole(made):
 
 
 class Turns(BuiltAEC):
-    """Two agents in turn, for ten turns; what it shows depends on `mood`, which no seed reaches."""
+    """Two agents in turn, for ten turns; observations depend on `mood`, which no seed determines."""
 
     mood = 0
 

@@ -1,4 +1,4 @@
-"""One environment of a batched environment behind the interface of PettingZoo's: for its spaces, checks and play."""
+"""Gives one environment of a batched environment the interface of a PettingZoo one: for spaces, checks and play."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ class BatchedAdapter:
             raise self._location.raised(error, "close()") from error
 
 
-NOBODY_DECIDES = "no agent decides, and not all have ended: an episode would never go on"
+NOBODY_DECIDES = "no agent decides, and not all have ended: an episode would never end"
 
 
 def empty_actions(env: BatchedEnv, num_envs: int) -> dict[str, Array]:

@@ -16,7 +16,7 @@ _ONE = np.uint64(1)
 
 
 class BoardGame:
-    """Two players put marks on a board in turn; whoever completes a line of the same marks receives 1, the other -1.
+    """Two players put marks on a board in turn; the first to complete a line of its marks receives 1, the other -1.
 
     Observations are int8 [*board, 2]: the player's own marks and the opponent's. Seeds of episodes do not matter.
     A step raises ValueError if an action is illegal.
@@ -59,7 +59,7 @@ class BoardGame:
         return self._step(np.zeros((self.num_envs, 2)), np.zeros((self.num_envs, 2), bool))
 
     def step(self, actions: Mapping[str, Array]) -> BatchedStep:
-        # Games that are over are left as they are.
+        # Games that are over are not changed.
         games = np.flatnonzero(~self._is_over)
         players = self._moves[games] % 2
         chosen = actions[_PLAYER][games, players]

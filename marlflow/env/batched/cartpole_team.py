@@ -16,13 +16,13 @@ _CART = "cart"
 
 
 class BatchedCartPoleTeam:
-    """One group, `cart`, of `num_agents` agents; the arguments are those of `cartpole_team.parallel_env`."""
+    """One group, `cart`, of `num_agents` agents; the arguments are as in `cartpole_team.parallel_env`."""
 
     metadata: ClassVar[dict[str, Any]] = {"name": CartPoleTeam.metadata["name"]}
     turn_based = False
 
     def __init__(self, num_envs: int, num_agents: int = 4, max_cycles: int = 200, velocities: bool = True) -> None:
-        # Spaces and constants are those of the PettingZoo version.
+        # Spaces and constants come from the PettingZoo version.
         team = CartPoleTeam(num_agents, max_cycles, velocities=velocities)
         self.num_envs, self.max_cycles = num_envs, max_cycles
         self.possible_agents = team.possible_agents
@@ -55,7 +55,7 @@ class BatchedCartPoleTeam:
         observations = self._observe(slice(None))
         rewards = stood.astype(np.float64)
         self._stands = stands = stood & ~fell & ~truncated
-        # The pole of a cart that is not controlled would swing faster without end.
+        # Otherwise the pole of a cart that is not controlled would swing faster and faster.
         if not stands.all():
             self._state[:, ~stands] = 0.0
         return BatchedStep({_CART: observations}, {_CART: rewards}, {_CART: fell}, {_CART: truncated})

@@ -14,7 +14,7 @@ from marlflow.env.games.matrix_games import parallel_env
 
 
 class BatchedMatrixGame:
-    """Two agents choose a row and a column of a payoff matrix; the arguments are those of `matrix_games.parallel_env`.
+    """Two agents choose a row and a column of a payoff matrix; the arguments are as in `matrix_games.parallel_env`.
 
     The seed of an episode does not matter.
     """
@@ -47,7 +47,7 @@ class BatchedMatrixGame:
         chosen = [actions[agent][:, 0] for agent in self.possible_agents]
         rows, columns = np.divmod(chosen[0], self._payoffs.shape[2]) if self._is_joint else chosen
         is_choice = self._state < self._first
-        # A game that is over has no matrix left to choose.
+        # A game that is over has no further matrix.
         matrix = np.clip(self._state - self._first, 0, None)
         rewards = np.where(is_choice, 0.0, self._payoffs[matrix, rows, columns])
         self._state[is_choice] = self._first + rows[is_choice]
@@ -118,7 +118,7 @@ class RockPaperScissors:
     def step(self, actions: Mapping[str, Array]) -> BatchedStep:
         self._last = actions["player"].copy()
         self._cycles += 1
-        # Each action loses against those at odd distances above it.
+        # Each action loses against the actions at odd distances above it.
         difference = (self._last[:, 0] - self._last[:, 1]) % self._num_actions
         wins = np.where(difference == 0, 0.0, np.where(difference % 2 == 1, 1.0, -1.0))
         over = np.repeat((self._cycles >= self._max_cycles)[:, None], 2, axis=1)

@@ -1,6 +1,6 @@
-"""Scenarios of mpe2 that step many worlds at once; arguments are those of mpe2's `parallel_env`.
+"""Scenarios of mpe2 that step many worlds at once; arguments are as in mpe2's `parallel_env`.
 
-Settings that mpe2 has beside these (neighbors, curriculum, termination on success) are for its own version.
+Other settings of mpe2 (neighbors, curriculum, termination on success) work only in mpe2's own version.
 """
 
 from __future__ import annotations

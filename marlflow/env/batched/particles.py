@@ -1,6 +1,6 @@
 """B worlds of particles at once: the physics of mpe2 (Lowe et al., 2017, arXiv:1706.02275), in its order of operations.
 
-Names, spaces, and constants are those of the mpe2 environment that a scenario is made from, so that the numbers are the
+Names, spaces, and constants come from the mpe2 environment that a scenario is made from, so that the numbers are the
 same for the same seeds and actions.
 """
 
@@ -79,7 +79,8 @@ class BatchedParticles:
 
     def step(self, actions: Mapping[str, Array]) -> BatchedStep:
         with np.errstate(invalid="ignore", divide="ignore"):
-            # Two particles in one place have no direction: mpe2 has a NaN then, which ends the episode as a fault.
+            # Two particles in one place have no direction between them: as in mpe2, the result is NaN, and the episode
+            # ends as a fault.
             self._move(self._act(actions))
         self._cycles += 1
         over = np.repeat((self._cycles >= self.max_cycles)[:, None], self.num_agents, axis=1)

@@ -1,6 +1,6 @@
 """B teams of pendulums at once: the states of `marlflow.env.games.pendulum_team` for the same seeds and actions.
 
-Rewards are the same but for rounding: gymnasium squares the torque by `powf`, which numpy has for single numbers only.
+Rewards are the same up to rounding: gymnasium squares the torque with `powf`, which numpy has for single numbers only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PENDULUM = "pendulum"
 
 
 class BatchedPendulumTeam:
-    """One group, `pendulum`, of `num_agents` agents; the arguments are those of `pendulum_team.parallel_env`."""
+    """One group, `pendulum`, of `num_agents` agents; the arguments are as in `pendulum_team.parallel_env`."""
 
     turn_based = False
 

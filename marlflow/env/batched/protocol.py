@@ -39,7 +39,7 @@ class BatchedStep:
     decides: bool [B, A], the agents that act next, in turn-based environments; empty if all living agents act.
     action_masks: bool or int8 [B, A, number of actions], 1 where legal; empty for groups without masks.
     infos: by name, float or bool [B, A] by group: a number of each agent, such as its `cost` in this step; 0 for an
-    agent that has none. Those of the environment's `info_keys` are in every step.
+    agent that has none. The environment's `info_keys` are in every step.
 
     A reset has no rewards, infos or ends. Entries of agents that neither act next nor ended in this step are ignored.
     """
@@ -60,8 +60,9 @@ class BatchedEnv(Protocol):
     All agents take part from the reset on. Each may end before the others; an episode is over when all have ended. The
     environment does not reset itself: `reset` is called for the environments that are over.
 
-    Optional: `possible_agents` (the order of agents; else that of the groups), `metadata` with `name`, `state()` with
-    `state_space`, `get_state()` with `set_state()` (see `SnapshotEnv`), `info_keys`, the names in `infos`.
+    Optional: `possible_agents` (the order of agents; default: the order of the groups), `metadata` with `name`,
+    `state()` with `state_space`, `get_state()` with `set_state()` (see `SnapshotEnv`), `info_keys`, the names in
+    `infos`.
     """
 
     num_envs: int
@@ -98,7 +99,7 @@ class BatchedEnv(Protocol):
         ...
 
     def close(self) -> None:
-        """Free what the environment holds."""
+        """Free the environment's resources."""
         ...
 
 
@@ -121,7 +122,7 @@ def info_keys(env: BatchedEnv) -> tuple[str, ...]:
 
 
 FUNCTIONAL_ENVIRONMENTS: Final = "env=functional, jaxmarl, jumanji or pgx, or env=lbf with env.batched=true"
-"""Those that are functional, for messages."""
+"""The functional environments, for messages."""
 
 
 def is_functional(env: BatchedEnv) -> bool:

@@ -37,7 +37,7 @@ class RowTensors:
         ]
 
     def reset(self, rows: Array, reset: Callable[[], object]) -> None:
-        """Call `reset`, which resets all environments, and restore the state of those that are not in `rows`."""
+        """Call `reset`, which resets all environments, and restore the state of the environments not in `rows`."""
         if len(rows) == self._num_envs:
             reset()
             return
@@ -70,7 +70,7 @@ class RowTensors:
         return columns
 
     def set(self, rows: Array, columns: Mapping[str, Array]) -> None:
-        """Write `rows` of each tensor; raises ValueError if `columns` are of another simulator."""
+        """Write `rows` of each tensor; raises ValueError if `columns` belong to another simulator."""
         at = torch.from_numpy(rows)
         # Shared tensors are separated: their saved rows are equal anyhow.
         for path, holder in self._holders():
@@ -97,9 +97,9 @@ class RowTensors:
 
 
 def shares_state(simulator: object, num_envs: int, reset: Callable[[int], object], resets: int = 8) -> bool:
-    """Return whether something that all environments share differs after resets: a number, or which object is meant.
+    """Return whether shared state of all environments differs after resets: a number, or the object of an attribute.
 
-    `reset(seed)` resets all environments. Then one of them cannot be reset by resetting all.
+    `reset(seed)` resets all environments. If it differs, a single environment cannot be reset by resetting all.
     """
     found = []
     for seed in range(resets):
@@ -130,7 +130,7 @@ def _tensors(root: object) -> Iterator[tuple[Path, torch.Tensor]]:
 
 
 def _walk(root: object) -> Iterator[tuple[Path, Any]]:
-    """Yield all that `root` holds, with the keys that lead to it; what objects hold is visited once."""
+    """Yield everything that `root` refers to, with the keys that lead to it; each object is visited once."""
     seen: set[int] = set()
     open_values: list[tuple[Path, Any]] = [((), root)]
     while open_values:
@@ -162,5 +162,5 @@ def _set(holder: Any, key: str | int, value: torch.Tensor) -> None:
     if isinstance(holder, list | dict):
         holder[key] = value  # type: ignore[index]
     else:
-        # Not by setattr: setters of simulators check, copy, and tell others.
+        # Not by setattr, because setters of simulators check, copy, and notify other objects.
         vars(holder)[str(key)] = value

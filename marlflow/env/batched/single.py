@@ -50,13 +50,13 @@ class _Single:
         return self._adapter.state()
 
     def _begin(self, seed: int | None) -> None:
-        # Without a seed, as in gymnasium, each episode is another one.
+        # Without a seed, each episode differs, as in gymnasium.
         self._seed = self._seed + 1 if seed is None else seed
         self._result = self._adapter.reset(self._seed)
         self.agents = list(self.possible_agents)
 
     def _seen(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return observations and masks, by agent, of those that decide."""
+        """Return the observations and masks of the agents that decide, by agent."""
         result, names = self._result, [self.possible_agents[slot] for slot in self._result.deciding]
         masks = {
             name: mask.astype(np.int8) for name, mask in zip(names, result.masks, strict=False) if mask is not None
@@ -165,7 +165,7 @@ class SingleAEC(_Single, AECEnv[str, Any, Any]):
 def as_pettingzoo(env: Any) -> Any:
     """Return a BatchedEnv of one environment as a ParallelEnv, or as an AECEnv if it is turn-based; others as they are.
 
-    In the AEC form, an agent whose turn it is not observes what it saw at its last turn.
+    In the AEC form, an agent keeps the observation of its last turn while other agents act.
     """
     if isinstance(env, AECEnv | ParallelEnv) or not isinstance(env, BatchedEnv):
         return env

@@ -16,7 +16,7 @@ _CAR = "car"
 
 
 class BatchedToll:
-    """One group, `car`, of `num_agents` agents; the argument is that of `toll.parallel_env`.
+    """One group, `car`, of `num_agents` agents; the argument is as in `toll.parallel_env`.
 
     The seed of an episode does not matter.
     """

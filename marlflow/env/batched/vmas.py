@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-# gym, which VMAS has its spaces from, says on every import that it is not maintained.
+# gym, from which VMAS takes its spaces, warns on every import that it is not maintained.
 with contextlib.redirect_stderr(io.StringIO()):
     import vmas
 

@@ -20,12 +20,12 @@ from marlflow.env.functional.wrapping import compared, functional_wrapped
 from marlflow.env.functional_protocol import FunctionalEnv
 
 ROWS_PER_RESET = 8
-"""Resets of at most so many environments share a compiled call; the next one takes as many times more."""
+"""Resets of at most this many environments share a program; the next program takes this many times more."""
 _PICTURE = "rgb_array"
 
 
 class FunctionalBatch:
-    """`num_envs` environments of `calls`. Never resets itself: final observations are of the episode that ends."""
+    """`num_envs` environments of `calls`. It never resets itself: final observations belong to the ended episode."""
 
     is_functional = True
 
@@ -64,7 +64,7 @@ class FunctionalBatch:
 
     def reset(self, envs: Array, seeds: Array) -> BatchedStep:
         if self._begun is None and len(envs) == self.num_envs:
-            # One program less to compile where the compiled rollouts do all later resets.
+            # If compiled rollouts do all later resets, this saves compiling one program.
             self._begun = self.calls.begin(seeds.astype(np.uint32))
             return self.look()
         # Padded to few sizes, since each is compiled; rows beyond the last are dropped.
@@ -125,7 +125,7 @@ class FunctionalBatch:
         if self.render_mode is None:
             return None
         state = jax.tree_util.tree_map(lambda leaf: leaf[0], self.carry.state)
-        # A copy, since some viewers draw into the same array again.
+        # A copy, because some viewers reuse the array.
         picture: Array = np.array(self.calls.env.render(state))  # type: ignore[attr-defined]
         return picture
 
@@ -146,7 +146,7 @@ def _numpy(by_group: Mapping[str, Any]) -> dict[str, Array]:
     return {name: as_numpy(array) for name, array in by_group.items()}
 
 
-# One of each for all environments of a process, such as those of evaluations: compiling takes seconds.
+# One for all environments of the same kind in a process, including evaluation environments: compiling takes seconds.
 _COMPILED: dict[tuple[Any, ...], FunctionalCalls] = {}
 
 

@@ -17,7 +17,7 @@ from marlflow.env.functional_protocol import ByGroup, FunctionalEnv, FunctionalS
 
 
 class Carry(NamedTuple):
-    """The running episodes, by environment: all that determines how they continue, and what their agents see."""
+    """The running episodes, by environment: the complete state of each, and the observations of its agents."""
 
     state: Any
     key: Any
@@ -104,7 +104,7 @@ class FunctionalCalls:
         return self._carry(state, carry.key, env_steps, step), outcome
 
     def _reset(self, carry: Carry, indices: Any, seeds: Any) -> Carry:
-        """Begin episodes in `indices`; those from B on are dropped."""
+        """Begin episodes in `indices`; indices from B on are dropped."""
         new = jax.vmap(self.begin_one)(seeds)
         merged: Carry = jax.tree_util.tree_map(
             lambda rows, starts: rows.at[indices].set(starts, mode="drop"), carry, new
@@ -118,7 +118,7 @@ class FunctionalCalls:
         return Carry(self._strong(state), key, env_steps, seen, masks, decides)
 
     def _by_agent(self, values: ByGroup, dtype: Any) -> dict[str, Any]:
-        """Return [A] for each group; zeros for those that `values` leaves out."""
+        """Return [A] for each group; zeros for groups that `values` leaves out."""
         return {
             name: jnp.broadcast_to(jnp.asarray(values.get(name, 0), dtype), (len(agents),))
             for name, agents in self.groups.items()

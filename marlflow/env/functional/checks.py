@@ -34,7 +34,7 @@ def checked(env: object, name: str) -> FunctionalEnv:
 
 
 def _problems(env: FunctionalEnv) -> Iterator[str]:
-    """Yield what is wrong; what comes later is only looked at if all before is right."""
+    """Yield the problems of an environment, in phases; a phase with a problem is the last one."""
     for group, agents in env.groups.items():
         for space in (env.observation_space(agents[0]), env.action_space(agents[0])):
             if not isinstance(space, _SPACES):
@@ -69,9 +69,9 @@ def _problems(env: FunctionalEnv) -> Iterator[str]:
 
 
 def _traced(function: Callable[..., Any], what: str, *arguments: Any) -> tuple[tuple[Any, FunctionalStep], str]:
-    """Return the shapes of what `function` returns, and its program as text."""
+    """Return the shapes of the results of `function`, and its program as text."""
     try:
-        # A new function each time, since JAX remembers what it traced.
+        # A new function object each time, since JAX caches the trace of a function.
         program, shapes = jax.make_jaxpr(partial(function), return_shape=True)(*arguments)
     except BdbQuit:
         raise
@@ -98,7 +98,7 @@ def actions_like(env: FunctionalEnv) -> dict[str, Any]:
 
 
 def _changed(state: Any, after: Any) -> Iterator[str]:
-    """Yield what of a state is another array after a step."""
+    """Yield how a step changes the structure of a state, or the shape or dtype of one of its arrays."""
     before, then = (
         {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(one)[0]}
         for one in (state, after)

@@ -162,7 +162,7 @@ def without_limit(env: Any) -> tuple[Any, int] | None:
     limit = attributes.get("max_steps", None if inner is None else inner[1])
     if limit is None:
         return None
-    # Not by copy.copy, which asks environments that pass attributes on for one that they do not have yet.
+    # Not by copy.copy, which fails for environments that forward attributes to one that is not set yet.
     unlimited = object.__new__(type(env))
     vars(unlimited).update(attributes)
     if "max_steps" in attributes:
@@ -173,7 +173,7 @@ def without_limit(env: Any) -> tuple[Any, int] | None:
 
 
 def _mask_method(game: JaxmarlGame, state: Any) -> tuple[Any, list[str]]:
-    """Return what gives legal actions, and the groups that have masks."""
+    """Return the function that gives legal actions, and the groups that have masks."""
     for method in ("get_avail_actions", "get_legal_moves"):
         try:
             legal = jax.eval_shape(getattr(game.env, method), state)
@@ -238,7 +238,7 @@ def _made(name: str, parameters: Mapping[str, Any]) -> Any:
             named[key] = known[chosen]
     try:
         return make(name, **named)
-    # Environments of other packages (mabrax, jaxrobotarium) that are not installed.
+    # Environments of packages (mabrax, jaxrobotarium) that are not installed.
     except ImportError as error:
         raise ConfigInvalid([f"{name} of JaxMARL cannot be imported: {error}"]) from error
     except Exception as error:
@@ -248,12 +248,12 @@ def _made(name: str, parameters: Mapping[str, Any]) -> Any:
 
 
 def agent_names(env: Any) -> dict[str, Any]:
-    """Return JaxMARL's own name of each agent; what JaxMARL only numbers is called agent_0, agent_1, ..."""
+    """Return JaxMARL's own name of each agent; agents that JaxMARL only numbers are called agent_0, agent_1, ..."""
     return {f"agent_{own}" if str(own).isdecimal() else str(own): own for own in env.agents}
 
 
 def of_agent(of_all: Any, env: Any, own: Any) -> Any:
-    """Return what `of_all` has for the agent that JaxMARL calls `own`; a Dict of its own as one vector."""
+    """Return the value in `of_all` for the agent that JaxMARL calls `own`; a Dict is flattened into one vector."""
     place = env.agents.index(own)
     if isinstance(of_all, Mapping):
         # In storm, one of the entries has an array for each agent, and the others are seen by all.

@@ -32,8 +32,9 @@ class JumanjiGame:
     """An environment of jumanji; its state is jumanji's, which draws from a key of its own.
 
     An agent observes its view, where jumanji has one (`agents_view`). In Cleaner it is an image of the kinds of tiles,
-    its own place and the others'; in Connector of its own path, head and target, and the others'. Elsewhere it is a
-    vector: the agent's number (one-hot), arrays of all agents with its own entries first, and all other arrays.
+    the agent's own place and the other agents'; in Connector of the agent's own path, head and target, and the other
+    agents'. Elsewhere it is a vector: the agent's number (one-hot), arrays of all agents with its own entries first,
+    and all other arrays.
 
     done_means: `auto`: agents terminate where jumanji's discount is 0, and are truncated where an episode ends without.
         `terminated` or `truncated`: always that.
@@ -103,7 +104,7 @@ def _actions(env: Any, name: str) -> tuple[int, spaces.Space[Any]]:
 
 
 def _views_of(seen: Any, num_agents: int) -> Callable[[Any], Any]:
-    """Return a function from jumanji's observation to that of each agent, [A, ...]."""
+    """Return a function from jumanji's observation to the observations of all agents, [A, ...]."""
     for field in _VIEWS:
         if hasattr(seen, field):
             return lambda seen: getattr(seen, field)
@@ -126,7 +127,7 @@ def _views_of(seen: Any, num_agents: int) -> Callable[[Any], Any]:
 
 
 def _path_images(grid: Any, num_agents: int) -> Any:
-    """Return images int8 [A, rows, columns, 6] of Connector: own path, head and target, and those of the others."""
+    """Return images int8 [A, rows, columns, 6] of Connector: the agent's path, head and target, then all others'."""
     kinds, owners = jax.nn.one_hot((grid - 1) % 3, 3, dtype=jnp.int8), (grid - 1) // 3
     taken = (grid > 0).astype(jnp.int8)
     is_own = (owners[None] == jnp.arange(num_agents)[:, None, None]).astype(jnp.int8) * taken
@@ -212,7 +213,7 @@ def _made(name: str, parameters: Mapping[str, Any], generator: Mapping[str, Any]
 
 
 def _generator(env: Any, name: str, arguments: Mapping[str, Any]) -> Any:
-    """Return the generator of `env` with other arguments; those that are not given are as it has them."""
+    """Return the generator of `env` with other arguments; arguments that are not given stay as they are in `env`."""
     usual = getattr(env, "generator", getattr(env, "_generator", None))
     if usual is None:
         raise ConfigInvalid([f"{name} of jumanji has no generator; remove env.generator"])

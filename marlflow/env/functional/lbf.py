@@ -1,8 +1,8 @@
 """Level-based foraging (LBF) as a functional environment, by the rules of the package `lbforaging`.
 
-What agents see, may do and receive is what `lbforaging.foraging.ForagingEnv` says for the same state, up to rounding of
-rewards. Initial states are drawn from the same distribution by other random numbers, with one exception: in lbforaging
-an agent does not begin where it, or an agent after it, ended the episode before.
+For the same state, it has the observations, legal actions and (up to rounding) rewards of
+`lbforaging.foraging.ForagingEnv`. Initial states are drawn from the same distribution by other random numbers, with one
+exception: in lbforaging an agent does not begin where it, or an agent after it, ended the episode before.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class ForagingGame:
         return spaces.Box(-np.inf, np.inf, (self._num_agents * spaces.flatdim(space),), np.float32)
 
     def global_state(self, state: ForagingState) -> Any:
-        """Return all agents' observations side by side, [A * size]; wrappers widen what agents see, and not this."""
+        """Return all agents' observations, concatenated, [A * size]; wrappers of observations do not change this."""
         return self._seen(state).reshape(-1)
 
     def _moved(self, state: ForagingState, chosen: Any) -> Any:

@@ -76,14 +76,14 @@ class PgxGame:
         return (played, player_0), self._shown((played, player_0))
 
     def _mover(self, state: Any) -> Any:
-        """Return the position among agents of whose turn it is."""
+        """Return the position of the agent whose turn it is."""
         table, player_0 = state
         return (table.current_player - player_0) % self.game.num_players
 
     def _shown(self, state: Any) -> FunctionalStep:
         table, player_0 = state
         players = (self._seats + player_0) % self.game.num_players
-        # Whoever moves sees the game, and at its end all do.
+        # The player to move sees the game; at the end of the game all players do.
         over = table.terminated | table.truncated
         one = jnp.broadcast_to(table.observation, (len(players), *table.observation.shape))
         seen = rarely(over, jax.vmap(self._view, (None, 0)), one, table, players)
@@ -98,7 +98,7 @@ class PgxGame:
 
     def _view(self, table: Any, player: Any) -> Any:
         with warnings.catch_warnings():
-            # Only the argument is to go; a state's observation is of the player to move alone.
+            # pgx deprecates only the argument; without it, only the player to move has an observation.
             warnings.simplefilter("ignore", DeprecationWarning)
             return self.game.observe(table, player)
 

@@ -1,7 +1,7 @@
 """The robotic warehouse (RWARE) as a functional environment, by the rules of the package `rware`.
 
-What agents see, may do and receive is what `rware.warehouse.Warehouse` says for the same state, number for number.
-Initial states and new requests are drawn from the same distributions by other random numbers.
+For the same state, it has the same observations, legal actions and rewards as `rware.warehouse.Warehouse`, number for
+number. Initial states and new requests are drawn from the same distributions by other random numbers.
 
 In few states another agent advances: where equally long lines of agents aim at one free cell. rware lists the cells of
 all agents, each agent's own and then the one that it aims at, and the line advances whose head is in this list first.
@@ -37,12 +37,12 @@ _NEVER = -1000
 
 
 class WarehouseState(NamedTuple):
-    """A state of A agents and S shelves, numbered from 1 as in rware, of which R are requested; int32 but for one bool.
+    """A state of A agents and S shelves, numbered from 1 as in rware, of which R are requested.
 
-    Cells are numbered by row in the padded grid: the field, and around it as many cells as an agent sees that way.
-    `standing` [cells]: the shelf in each that no agent carries; 0: none. `loads` [A]: the shelf that each agent
-    carries; 0: none. `has_delivered` [A], bool: whether it delivered since it last unloaded. `requests` [R] and
-    `others` [S - R]: the shelves that are requested, and those that are not.
+    All arrays are int32, except `has_delivered`. Cells are numbered by row in the padded grid: the field, with a border
+    as wide as an agent's view. `standing` [cells]: the shelf in each cell that no agent carries; 0: none. `loads` [A]:
+    the shelf that each agent carries; 0: none. `has_delivered` [A], bool: whether it delivered since it last unloaded.
+    `requests` [R] and `others` [S - R]: the requested shelves, and all other shelves.
     """
 
     cells: Any
@@ -107,7 +107,7 @@ class WarehouseGame:
     def step(self, key: Any, state: WarehouseState, actions: ByGroup) -> tuple[WarehouseState, FunctionalStep]:
         chosen, is_loaded = actions[_AGENT].astype(jnp.int32), state.loads > 0
         aims = jnp.where(chosen == _FORWARD, jnp.asarray(self._ahead)[state.cells, state.directions], state.cells)
-        # There is no way for a carried shelf to a cell with another one.
+        # A carried shelf cannot enter a cell with another shelf.
         aims = jnp.where(is_loaded & (state.standing[aims] > 0), state.cells, aims)
         below, toggles = state.standing[state.cells], chosen == _TOGGLE
         lifts = toggles & ~is_loaded
@@ -135,7 +135,7 @@ class WarehouseGame:
         return spaces.Box(-np.inf, np.inf, (self._game.n_agents * spaces.flatdim(space),), np.float32)
 
     def global_state(self, state: WarehouseState) -> Any:
-        """Return all agents' observations side by side, [A * size]; wrappers widen what agents see, and not this."""
+        """Return all agents' observations, concatenated, [A * size]; wrappers of observations do not change this."""
         return self._seen(state).reshape(-1)
 
     def _delivered(self, key: Any, state: WarehouseState) -> tuple[WarehouseState, Any]:
@@ -181,8 +181,8 @@ class WarehouseGame:
 def _advances(cells: Any, aims: Any) -> Any:
     """Return which agents move from `cells` to `aims`, bool [A].
 
-    An agent may take the cell of one that leaves it. Of several that aim at a cell, the one with the longest line of
-    agents behind it advances. Two do not swap places; a longer cycle moves on.
+    An agent may take the cell of an agent that leaves it. If several aim at one cell, the agent that is followed by the
+    longest line of agents advances. Two agents do not swap places; a longer cycle of agents does advance.
     """
     stays, numbers = aims == cells, np.arange(len(cells))
     follows = (aims[:, None] == cells) & ~stays[:, None]  # agent of a row aims at the cell of a column's agent

@@ -19,7 +19,7 @@ Wrapping = Callable[..., FunctionalEnv]
 
 
 class _SpacesOfEnv:
-    """The agents and spaces of a functional environment, which is what wrappers of spaces look at."""
+    """The agents and spaces of a functional environment, for wrappers that change spaces."""
 
     def __init__(self, env: FunctionalEnv) -> None:
         declared = getattr(env, "possible_agents", None)
@@ -162,7 +162,7 @@ class LastAction(FunctionalWrapper):
         return (inner, taken, self._deciders(step)), self._shown(step, taken)
 
     def _deciders(self, step: FunctionalStep) -> dict[str, Any]:
-        """Return who acts next, bool [A] of each group; empty where all do. A number stands for all agents."""
+        """Return which agents act next, bool [A] for each group; empty if all act. One number is for all agents."""
         groups = self.env.groups
         return {n: jnp.broadcast_to(jnp.asarray(of, bool), (len(groups[n]),)) for n, of in step.decides.items()}
 
@@ -201,7 +201,7 @@ class FunctionalRandomOpening(FunctionalWrapper):
         def moved(state: Any, step: FunctionalStep) -> FunctionalStep:
             return self.env.step(key, state, self._random_actions(key, step))[1]
 
-        # A reset and a move may give one thing as a number and an array, or in two types.
+        # A reset and a move may give the same value as a number and as an array, or in two dtypes.
         form = jax.tree.map(_common, shown, _begun(jax.eval_shape(moved, start, shown)))
         first = start, _as(shown, form)
 
@@ -221,7 +221,7 @@ class FunctionalRandomOpening(FunctionalWrapper):
         return chosen
 
     def _random_actions(self, key: Any, step: FunctionalStep) -> ByGroup:
-        """Return a legal action of each agent, all of them equally likely; of those not to move, any."""
+        """Return a legal action of each agent, all of them equally likely; for agents that do not act, any action."""
         actions = {}
         for number, (name, agents) in enumerate(self.env.groups.items()):
             space = self._actions[name]
@@ -233,7 +233,7 @@ class FunctionalRandomOpening(FunctionalWrapper):
 
 
 def _begun(step: FunctionalStep) -> FunctionalStep:
-    """Return what agents see and may do, as a reset gives it."""
+    """Return the observations and action masks, as a reset gives them."""
     return FunctionalStep(step.observations, decides=step.decides, action_masks=step.action_masks)
 
 
@@ -286,7 +286,7 @@ def functional_wrapped(env: FunctionalEnv, wrappers: Sequence[Any], name: str) -
 
 
 def compared(parts: Sequence[Any]) -> bytes | None:
-    """Return what is equal for equal wrappers or arguments; None if they cannot be compared."""
+    """Return a value that is equal for equal wrappers or arguments; None if they cannot be compared."""
     try:
         return pickle.dumps([*parts])
     except Exception:  # noqa: BLE001  objects of a user's may raise anything, and so may modules that pickle looks through

@@ -25,7 +25,7 @@ Payoffs = Sequence[Sequence[Sequence[float]]]
 
 
 def _games(penalty: float) -> dict[str, Payoffs]:
-    """Return the matrices of each game: rows are actions of agent_0, columns those of agent_1."""
+    """Return the matrices of each game: rows are actions of agent_0, columns are actions of agent_1."""
     return {
         "climbing": [[[11, -30, 0], [-30, 7, 0], [0, 6, 5]]],
         "penalty": [[[penalty, 0, 10], [0, 2, 0], [10, 0, penalty]]],
@@ -126,5 +126,5 @@ def parallel_env(game: str = "climbing", penalty: float = -100.0, as_one_agent: 
 
 
 def env(game: str = "climbing", penalty: float = -100.0, as_one_agent: bool = False) -> AECEnv[str, Array, int | None]:
-    """Make a game as an AECEnv; arguments are those of parallel_env."""
+    """Make a game as an AECEnv; arguments are as in parallel_env."""
     return parallel_to_aec(parallel_env(game, penalty, as_one_agent))

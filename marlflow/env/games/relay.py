@@ -17,12 +17,12 @@ JOINS, DIES_WALKING, DIES_RUNNING, PER_RUNNER = 0.3, 0.1, 0.4, 2.0
 
 
 class RelayRace(ParallelEnv[str, Any, Any]):
-    """Members walk (0) or run (1); each env step is worth 1 and 2 more for each runner, to all members present.
+    """Members walk (0) or run (1); in each env step all members present receive 1, and 2 more for each runner.
 
-    After each env step a waiting agent joins with probability 0.3, and a member dies with probability 0.1 if it walked
-    and 0.4 if it ran. The dead never return. The first agent begins alone; the episode ends when nobody is present. The
-    state says of each agent, one-hot, whether it is waiting, present or gone; observations are the state, and the agent
-    one-hot.
+    After each env step a waiting agent joins with probability 0.3, and a member leaves for good (terminates) with
+    probability 0.1 if it walked and 0.4 if it ran. The first agent begins alone; the episode ends when no agent is
+    present. The state says of each agent, one-hot, whether it is waiting, present or gone; observations are the state,
+    and the agent one-hot.
 
     Values are known from dynamic programming. Which action is best depends on who is present and who still waits. A
     learner that takes one member's death for the end of the team underestimates them by half.

@@ -21,8 +21,8 @@ class TokenSignal(AECEnv[str, Array, int | None]):
     1 / `num_classes`, the optimum 1, if there are enough messages.
 
     Observations are sequences of tokens, MultiDiscrete, in which 0 is padding: tokens that are not said yet. The token
-    of action a is a + 1. The speaker sees the class as a token of its own, `vocabulary_size` + 1 + class, then what it
-    has said; the listener sees what was said.
+    of action a is a + 1. The speaker sees the class as a token of its own, `vocabulary_size` + 1 + class, then the
+    tokens that it has said; the listener sees these tokens only.
     """
 
     metadata = {"name": "token_signal_v0", "render_modes": [], "is_parallelizable": False}  # noqa: RUF012  (PettingZoo's)

@@ -135,7 +135,7 @@ def parallel_env(
 ) -> GymnasiumTeam:
     """Make the registered environment `id`, or `module:id` if importing a module registers it.
 
-    `arguments` are the environment's own, and replace those it is registered with. Raises ConfigInvalid if it cannot be
+    `arguments` are the environment's own, and replace the registered ones. Raises ConfigInvalid if it cannot be
     made or has other spaces.
     """
     return GymnasiumTeam(registered_env(id, arguments, render_mode), max_cycles)
@@ -197,7 +197,7 @@ def _inside(row: float, column: float, margin: int) -> tuple[float, float, float
 class GridTeam(GymnasiumTeam):
     """The registered environment `id` with `arguments`, all of whose agents end at once.
 
-    Its mode `rgb_array` shows what a subclass draws; its state is all agents' observations, side by side.
+    In the mode `rgb_array`, a subclass draws the picture; the state is all agents' observations, concatenated.
     """
 
     def __init__(self, id: str, arguments: Mapping[str, Any], max_cycles: int | None, render_mode: str | None) -> None:

@@ -42,5 +42,5 @@ def parallel_env(
     arguments: Mapping[str, Any] | None = None,
     render_mode: str | None = None,
 ) -> ForagingTeam:
-    """Make the game `id`, truncated after `max_cycles` env steps; `arguments` are those of its class."""
+    """Make the game `id`, truncated after `max_cycles` env steps; `arguments` are arguments of its class."""
     return ForagingTeam(id, {"max_episode_steps": _NEVER, **(arguments or {})}, max_cycles, render_mode)

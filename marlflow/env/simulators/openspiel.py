@@ -47,7 +47,7 @@ class OpenSpielEnv(AECEnv[str, dict[str, Array], int | None]):
 
     An observation is `{"observation": float32 [D], "action_mask": int8 [num_distinct_actions]}`; the mask is all zero
     unless it is the player's turn. `state()` concatenates all players' observations. Rewards are differences of
-    `returns()`; those before the first decision come with the first move.
+    `returns()`; rewards before the first decision come with the first move.
 
     `observation` selects the game's tensor; by default the information state, which has perfect recall, if there is
     one. `max_env_steps` truncates all agents (never between simultaneous choices). Raises ConfigInvalid if the game
@@ -174,7 +174,7 @@ class OpenSpielEnv(AECEnv[str, dict[str, Array], int | None]):
         return None
 
     def observation_text(self, agent: str) -> str:
-        """Return what `agent` knows of the game, as OpenSpiel writes it, without what only others know."""
+        """Return the part of the game that `agent` knows, as text by OpenSpiel; hidden information is left out."""
         kind, state, player = self._game.get_type(), self._state, self._player[agent]
         if self.moves_are_public:
             return str(state)

@@ -53,7 +53,7 @@ def game_parameters(game: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
         if key not in specification and key != "name"
     ]
     problems += [
-        f"parameter {key!r} is given twice: in game {game!r} and beside it" for key in parameters if key in inline
+        f"parameter {key!r} is given twice: in game {game!r} and as a parameter" for key in parameters if key in inline
     ]
     if RNG_SEED in inline or RNG_SEED in parameters:
         problems.append(f"parameter {RNG_SEED!r} of game {name!r} is set by the seed of each reset; leave it out")

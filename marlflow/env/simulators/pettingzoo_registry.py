@@ -2,7 +2,7 @@
 
     env = marlflow.env.simulators.pettingzoo_registry.make("butterfly/pistonball-v6", n_pistons=10)
 
-Ids are those of `pettingzoo.make` (PettingZoo 1.27, https://pettingzoo.farama.org/api/registry/). Environments that a
+Ids are as in `pettingzoo.make` (PettingZoo 1.27, https://pettingzoo.farama.org/api/registry/). Environments that a
 module registers when it is imported have the module before their id, as in gymnasium: `my_package.games:mine/game-v0`.
 """
 
@@ -33,7 +33,7 @@ def make(
     """Make the registered environment `id` with its `arguments`; an id without a version means the newest one.
 
     `api` None is `parallel` if the environment has this form, else `aec`. Raises ConfigInvalid if there is no such
-    environment, or what it needs is not installed.
+    environment, or if a package that it needs is not installed.
     """
     spec, form = _find(id, api)
     ignore_known_warnings(_import_path(spec))

@@ -42,6 +42,6 @@ def parallel_env(
     arguments: Mapping[str, Any] | None = None,
     render_mode: str | None = None,
 ) -> WarehouseTeam:
-    """Make the warehouse `id`, truncated after `max_cycles` env steps; `arguments` are those of its class."""
+    """Make the warehouse `id`, truncated after `max_cycles` env steps; `arguments` are arguments of its class."""
     # The warehouse's own time limit terminates episodes, so values would not be bootstrapped.
     return WarehouseTeam(id, {"max_steps": None, **(arguments or {})}, max_cycles, render_mode)

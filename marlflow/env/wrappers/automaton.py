@@ -29,7 +29,7 @@ class Automaton:
     """An automaton whose states are numbers, with `names` as its data has them.
 
     `successors`: [states, 2 ** atoms], the state after each label; bit i of a label is `atoms[i]`. `accepting`: sets of
-    states, each of which has to be visited again and again. `sinks`: states that no accepting state follows. `epsilon`:
+    states; each set has to be visited again and again. `sinks`: states that no accepting state follows. `epsilon`:
     states that an agent may move to without a step of the environment, by state.
     """
 

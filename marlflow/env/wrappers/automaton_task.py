@@ -1,4 +1,4 @@
-"""The task of an automaton: an agent sees its state, moves it by what happens, and is rewarded for accepting states."""
+"""The task of an automaton: agents see its state, which moves by events, and are rewarded for accepting states."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class JointObservations:
         self._rows = {agent: np.zeros(part.size + 1, np.float32) for agent, part in self._parts.items()}
 
     def set(self, present: Iterable[tuple[str, Any]], unchanged: Iterable[str] = ()) -> None:
-        """Set the observations of agents that are present; others are absent, except those to leave `unchanged`.
+        """Set the observations of agents that are present; others become absent, except `unchanged` agents.
 
         Each observation is read before the next one is made, because environments may reuse arrays.
         """
@@ -124,7 +124,7 @@ class JointStateParallel(BaseParallelWrapper):
 class JointStateAEC(BaseWrapper):
     """Adds `state()` to an AEC environment; presence is as in JointStateParallel.
 
-    The observations are those of all agents after each turn, not only of the one that acts next.
+    The state has the observations of all agents after each turn, not only of the agent that acts next.
     """
 
     def __init__(self, env: Any) -> None:
@@ -141,7 +141,7 @@ class JointStateAEC(BaseWrapper):
         agent = self.env.agent_selection
         is_dead_step = self.env.terminations.get(agent) or self.env.truncations.get(agent)
         self.env.step(action)
-        # Removing an ended agent is no event: the state stays that of the turn in which it ended.
+        # The dead step of an ended agent changes nothing: the state stays as at the turn in which the agent ended.
         if not is_dead_step:
             self._observe()
 

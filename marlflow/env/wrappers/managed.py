@@ -38,14 +38,14 @@ def managed(  # noqa: PLR0913, PLR0917  each is a key of the configuration
 
     A manager chooses an option, one of `options` (a number, or a space), at reset, after `every` env steps, and when
     `terminate(observation, option)` holds for all of its workers. `manager` names it; without `{agent}`, one manager
-    chooses for all. Workers see `{observation, option, left}`; left is the share of `every` that is left.
+    chooses for all. Workers see `{observation, option, left}`; `left` is the share of `every` that remains.
 
-    Rewards: a manager's are those of its workers, as the environment issues them; a worker's are `worker_share` times
-    its own, plus `intrinsic(observation, option, next_observation)`. `moved(observation, option, next_observation)`
-    returns the option after an env step, such as a relative goal. A manager sees its worker's observation, or all
-    workers' if it manages several; with `manager_sees="state"` the state of the environment. With
-    `manager_acts="every_env_step"`, it has a row for each env step, and a mask leaves it only one further action, to go
-    on, until its option is over. Its discount is then per env step.
+    Rewards: a manager receives the rewards of its workers, as the environment issues them. A worker receives
+    `worker_share` times its own reward, plus `intrinsic(observation, option, next_observation)`.
+    `moved(observation, option, next_observation)` returns the option after an env step, such as a relative goal. A
+    manager sees its worker's observation, or all workers' if it manages several; with `manager_sees="state"` the state
+    of the environment. With `manager_acts="every_env_step"`, it has a row for each env step: one further action means
+    to continue, and a mask allows only this action until the option is over. Its discount is then per env step.
 
     Raises ConfigInvalid for settings and functions that do not fit.
     """
@@ -98,8 +98,8 @@ def _acting_problems(manager_acts: str, space: Any, moved: Any) -> Iterator[str]
         return
     if not isinstance(space, spaces.Discrete):
         yield (
-            f"manager_acts=every_env_step: to go on is one more number, and options are {space!r}; set options to a "
+            f"manager_acts=every_env_step: to continue is one more number, and options are {space!r}; set options to a "
             "number, or manager_acts=when_due"
         )
     if moved is not None:
-        yield "manager_acts=every_env_step: going on keeps the option as it is; leave moved out, or set when_due"
+        yield "manager_acts=every_env_step: to continue keeps the option as it is; leave moved out, or set when_due"

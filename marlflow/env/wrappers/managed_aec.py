@@ -61,7 +61,7 @@ class ManagedAEC(AECEnv[str, Any, Any]):
     def _clear(self) -> None:
         self._actions: dict[str, Any] = {}
         self._option: dict[str, Any] = {}
-        # By manager: env steps until it is due; of one that has ended, when it ended.
+        # By manager: the env steps until it is due, or for a manager that has ended, the value when it ended.
         self._left: dict[str, int] = {}
         # The last observation of each agent of the wrapped environment.
         self._seen: dict[str, Any] = {}
@@ -243,7 +243,7 @@ class ManagedAEC(AECEnv[str, Any, Any]):
                 old, new = view.bare(seen[agent]), view.bare(self._seen[agent])
                 self._option[agent] = self._rules.moved_option(old, self._option[agent], new)
         for name, workers in self._workers_of.items():
-            # Where all have ended, those truncated now: their last observations may be bootstrapped.
+            # Once all have ended: the workers truncated in this step, whose last observations may be bootstrapped.
             asked = [worker for worker in workers if worker in self._live]
             asked = asked or [worker for worker in workers if worker in before and self.truncations[worker]]
             over = [self._rules.ends(self._views[w].bare(self._seen[w]), self._option[w]) for w in asked]
@@ -299,7 +299,7 @@ def managed_of(env: Any) -> ManagedAEC | None:
 
 
 class OptionRules:
-    """How long options last, and what they are worth."""
+    """The duration of options, and their rewards."""
 
     def __init__(
         self,
@@ -334,7 +334,7 @@ class OptionRules:
             return option
         after = self.moved(seen, option, following)
         if isinstance(self.space, spaces.Box):
-            # A relative goal that was not reached may lie outside of what a manager can choose.
+            # A relative goal that was not reached may lie outside of the manager's action space.
             after = np.clip(np.asarray(after, self.space.dtype), self.space.low, self.space.high)
         if not self.space.contains(after):
             raise ConfigInvalid([f"moved returned {after!r:.200}, which is not in {self.space}"])
@@ -382,7 +382,7 @@ class ManagerView:
 
     def __init__(self, observation: spaces.Space[Any], rules: OptionRules) -> None:
         options = rules.space
-        assert isinstance(options, spaces.Discrete), "only a mask of numbered options can leave nothing but going on"
+        assert isinstance(options, spaces.Discrete), "numbered options only: the mask must be able to leave one action"
         self._rules = rules
         self.go_on = int(options.start + options.n)
         self.action_space = spaces.Discrete(int(options.n) + 1, start=int(options.start))
@@ -395,7 +395,7 @@ class ManagerView:
         return {OBSERVATION: observation, OPTION: option if left > 0 else self._rules.nothing, LEFT: share}
 
     def mask(self, left: int) -> Array:
-        """Return the mask, int8 [options + 1]: options if the last one is over (nothing is `left`), else to go on."""
+        """Return the mask, int8 [options + 1]: the options if the last one is over (`left` is 0), else to continue."""
         mask: Array = np.full(self.action_space.n, left <= 0, np.int8)
         mask[-1] = left > 0
         return mask

@@ -18,7 +18,7 @@ OBSERVATION, MASK = "observation", "action_mask"
 class MaskedView:
     """One agent's observations as its environment declares them: with the mask inside, or without one.
 
-    `space` is that of the observation without its mask, and `width` that of the mask, 0 for actions without masks.
+    `space` is the observation's space without the mask, `width` the number of the mask's elements, 0 without a mask.
     """
 
     def __init__(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
@@ -55,9 +55,9 @@ def as_mask(allowed: Array) -> Array:
 
 
 def random_legal_action(space: spaces.Space[Any], mask: ArrayLike, random: np.random.Generator) -> Any:
-    """Return an action drawn uniformly among those that `mask` allows, each component independently.
+    """Return an action drawn uniformly among the actions that `mask` allows, each component independently.
 
-    `mask` has a place for each value, those of all components side by side. Raises TypeError for a Box.
+    `mask` has one element for each value: the masks of all components, concatenated. Raises TypeError for a Box.
     """
     parts = components(np.asarray(mask)[None], choices_of(space))
     chosen = np.array([random.choice(np.flatnonzero(part[0])) for part in parts])

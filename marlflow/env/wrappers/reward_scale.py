@@ -72,7 +72,7 @@ def scales_for(
     by: ScaleBy = "agent",
     scale: float | None = None,
 ) -> dict[str, float]:
-    """Return what to divide the rewards of each agent by: `scale`, or what is measured in `env()`.
+    """Return the divisor of each agent's rewards: `scale`, or the deviation measured in `env()`.
 
     Raises ConfigInvalid.
     """

@@ -1,7 +1,7 @@
 """A shield: actions that a rule calls unsafe are masked, so no agent takes one, and no target of a learner uses one.
 
 Alshiekh et al., 2018, "Safe Reinforcement Learning via Shielding", arXiv:1708.08611: a rule restricts the actions
-before the agent chooses (preemptive shielding), or a correction replaces those chosen (post-posed shielding).
+before the agent chooses (preemptive shielding), or a correction replaces the chosen actions (post-posed shielding).
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def shield(
 ) -> Any:
     """Mask the actions of `agents` (a pattern) that are not safe: the mask becomes mask and safe.
 
-    `safe(observation, agent)`, or with `sees="env"` `safe(env, agent)`, returns bool [actions], or risks as floats, of
-    which only those up to 0 are safe; of MultiDiscrete actions, the values of all components side by side. `when_none`
-    decides where no legal action is safe: an error, all legal actions, or those with the least risk.
+    `safe(observation, agent)`, or with `sees="env"` `safe(env, agent)`, returns bool [actions], or risks as floats,
+    where a risk of at most 0 is safe; for MultiDiscrete actions, the values of all components, concatenated.
+    `when_none` decides where no legal action is safe: an error, all legal actions, or the actions with the least risk.
 
     `post(observations, actions)`, or `post(env, actions)`, returns the joint action to take instead of the one that the
     agents chose, in Parallel environments: rows have the chosen actions. Raises ConfigInvalid for settings and
@@ -247,7 +247,7 @@ class ShieldAEC(BaseWrapper):
             self._write(agent, allowed)
 
     def _write(self, agent: str, allowed: Array) -> None:
-        # Into the environment's own dict, which is what adapters read.
+        # Written into the environment's own dict, because adapters read it.
         info = self.env.infos[agent]
         self._written.append((info, info.get(MASK)))
         info[MASK] = as_mask(allowed)

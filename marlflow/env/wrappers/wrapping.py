@@ -1,4 +1,4 @@
-"""Wrapper classes behind `shipped`: mostly one for AEC and one for Parallel."""
+"""The wrapper classes of `shipped`: mostly one for AEC and one for Parallel."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ class _MaskInInfoAEC(BaseWrapper):
         if observation is None:
             self._observed = (None, None)
             return
-        # Written into the inner environment's own dict, which is what adapters read.
+        # Written into the inner environment's own dict, because adapters read it.
         self.env.infos[agent][_MASK] = observation[_MASK]
         self._observed = (agent, observation[_OBSERVATION])
 
@@ -190,7 +190,8 @@ class _MaskInInfoParallel(BaseParallelWrapper):
 class BlackDeath(BaseParallelWrapper):
     """Keeps ended agents, observing zeros, until all have ended; then each ends as it did.
 
-    Their reward is what the environment gives them, else 0, or with `keeps_receiving` the mean of the living agents'.
+    Their reward comes from the environment, else it is 0, or with `keeps_receiving` the mean reward of the living
+    agents.
     """
 
     def __init__(self, env: Any, keeps_receiving: bool = False) -> None:
@@ -243,7 +244,7 @@ class BlackDeath(BaseParallelWrapper):
         return np.zeros(space.shape, space.dtype)
 
     def _ended_info(self, agent: str) -> dict[str, Any]:
-        # Amounts, such as costs, are 0 where the environment gives none, as rewards are; what was true stays true.
+        # Amounts, such as costs, are 0 if the environment gives none, like rewards; booleans keep their last value.
         numbers = {key: value for key, value in self._last_infos[agent].items() if isinstance(value, _NUMBERS)}
         shown = {key: value if isinstance(value, _FLAGS) else 0.0 for key, value in numbers.items()}
         info: dict[str, Any] = {COST: 0.0, **shown}

@@ -81,7 +81,8 @@ class ReplicaExchange:
 
     def job(self, request: UpdateRequest) -> UpdateJob:
         rank, size, local = self._collective.rank, self._collective.world_size, BatchSummary.of(request)
-        # One all-reduce for all numbers; each rank's row count has a place of its own, so its sum is that count.
+        # One all-reduce for all numbers; each rank has its own element for its row count, so the sum there is this
+        # count.
         counts = torch.zeros(size + 4, dtype=torch.float64)
         counts[rank] = local.rows
         if local.rows:
@@ -132,7 +133,7 @@ class ReplicaExchange:
 
 
 class AllShardsExchange:
-    """Gradient exchange of one learner that computes, on a ShardedBatch, what replicas would."""
+    """Gradient exchange of a single learner that computes the same on a ShardedBatch as replicas on its shards."""
 
     is_alone = True
 

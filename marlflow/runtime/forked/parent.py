@@ -1,4 +1,4 @@
-"""The template: imports what workers need, then forks a worker for each `worker.py` that asks. See template.py.
+"""The template: imports what workers need, then forks a worker for each `worker.py` that connects.
 
     python parent.py LISTENING_SOCKET FOLDER_OF_MARLFLOW
 
@@ -46,13 +46,13 @@ _OOM_SCORE = "RAY_worker_oom_score_adjustment"
 
 
 def preload(marlflow_root: str) -> None:
-    """Import what workers need; marlflow from where the driver has it."""
+    """Import the modules that workers need; marlflow from the driver's path."""
     # The objects of the imports live as long as the process; collections in forks would copy their memory.
     gc.disable()
     # Without this script's folder, and without the driver's, whose modules could have the names of libraries.
     del sys.path[0]
     for name in _LIBRARIES:
-        # Another version of Ray may need fewer. Each worker imports for itself what is missing here.
+        # Another version of Ray may need fewer. Each worker imports missing modules itself.
         with suppress(ModuleNotFoundError):
             importlib.import_module(name)
     sys.path.insert(0, marlflow_root)
@@ -92,7 +92,7 @@ def fork_for_each(door: socket.socket) -> tuple[dict[str, Any], list[int]] | lis
 
 
 def become(request: dict[str, Any], streams: list[int]) -> None:
-    """Do what Python would do if it had been started with these arguments."""
+    """Run as Python does with these arguments."""
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
@@ -101,7 +101,7 @@ def become(request: dict[str, Any], streams: list[int]) -> None:
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
-    # As Ray does for the processes that it starts itself: if memory runs out, workers are killed first.
+    # As Ray does for its own processes: if memory runs out, workers are killed first.
     Path("/proc/self/oom_score_adj").write_text(os.environ.get(_OOM_SCORE, "1000"), encoding="ascii")
     reseed()
     sys.argv = request["words"]
@@ -127,7 +127,7 @@ def main() -> None:
     if isinstance(forked, tuple):
         become(*forked)
     else:
-        # The driver was killed, else it would have ended this process and removed the folder itself.
+        # The driver was killed; otherwise it would have ended this process and removed the folder itself.
         from marlflow.runtime.forked.template import kill_sessions
 
         kill_sessions([*forked, os.getsid(0)])

@@ -1,11 +1,11 @@
-"""Start the template, the process of which a private Ray's workers are forks, and end whole sessions of processes.
+"""Start the template, from which the worker processes of a private Ray are forked, and end whole sessions of processes.
 
-Imports are most of what starting an actor costs: two seconds of a core for each. The template imports PyTorch and
-marlflow once, while the driver does, and each worker is a fork of it: a process like any other, which connects,
-computes, dies and is found by Ray as always. Forks also share the memory of what was imported.
+Most of the time to start an actor goes into imports: two seconds of a core for each. The template imports PyTorch and
+marlflow once, while the driver does, and each worker is a fork of it. To Ray, a fork is an ordinary worker process: it
+connects, computes and ends as usual. Forks also share the memory of the imported modules.
 
-Ray starts `worker.py` instead of its own script. That asks `parent.py`, the template, for a fork, and becomes an
-ordinary worker itself if there is no template any more.
+Ray starts `worker.py` instead of its own script. `worker.py` asks `parent.py`, the template, for a fork, and becomes an
+ordinary worker itself if the template has ended.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Template:
         folder = tempfile.gettempdir()
         self._folder = tempfile.mkdtemp(prefix="marlflow-", dir=folder if len(folder) <= _LONGEST_FOLDER else "/tmp")
         self._socket = Path(self._folder, "socket")
-        # Bound here, so that what asks while the template imports waits for it.
+        # Bound here, so that workers that connect while the template imports wait for it.
         with socket.socket(socket.AF_UNIX) as door:
             door.bind(str(self._socket))
             door.listen(1024)

@@ -50,7 +50,7 @@ class Actors:
         self._running.clear()
 
     def describe_shortage(self, process: str) -> str:
-        """Describe what a process requests and what the cluster has free."""
+        """Describe the resources that a process requests, and the free resources of the cluster."""
         options = self._options[process]
         requested = {"CPU": options["num_cpus"], "GPU": options["num_gpus"], **options["resources"]}
         listing = ", ".join(f"{amount:g} {name}" for name, amount in requested.items() if amount)
@@ -73,7 +73,7 @@ def cause(error: BaseException) -> str:
 
 def never_ran(error: object) -> bool:
     """Return whether an actor was lost before it had a process, together with its machine."""
-    # Ray says that it never ran of an actor whose process died while it started, too.
+    # Ray also says "never ran" about an actor whose process ended while it started.
     text = str(error) if isinstance(error, ray.exceptions.RayActorError) else ""
     return "never ran" in text and "its worker process has died" not in text
 

@@ -39,7 +39,7 @@ _ANSWERS_WITHIN_S = 5.0
 _START = "start one with `ray start --head`, or set runtime.address=local to have one started for the run"
 _TOKEN = (
     "set RAY_AUTH_MODE=token here, with the cluster's ~/.ray/auth_token on each of its machines, or start it again "
-    "with RAY_AUTH_MODE=disabled where nobody else can reach it"
+    "with RAY_AUTH_MODE=disabled where no other user can reach it"
 )
 # The preface of an HTTP/2 client and an empty SETTINGS frame; a server answers with its own SETTINGS frame (type 4).
 _HTTP2_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
@@ -47,7 +47,7 @@ _HEADER_BYTES, _SETTINGS = 9, 4
 PLACING_TIMEOUT_S = 10.0
 """Seconds that Ray may take to place a group."""
 PLACINGS = 3
-"""Groups that are asked for, each laid out by what is free then."""
+"""The number of requests for a placement group, each laid out by the resources that are free then."""
 SETTLING_S = 5.0
 """Seconds that Ray may take to show the resources that an earlier run has released."""
 
@@ -159,8 +159,8 @@ def _placed(
     requests: Sequence[ResourceRequest], whole: Mapping[str, float], strategy: str
 ) -> tuple[PlacementGroup, BundleLayout]:
     """Return a placement group that has its resources, and its layout; raises ConfigInvalid if they are not there."""
-    # Ray may still show as free what another run has just reserved. Equal shares of it are then too large, and the next
-    # attempt asks for smaller ones.
+    # Ray may still show resources as free that another run has just reserved. Equal shares of it are then too large,
+    # and the next attempt asks for smaller ones.
     for _ in range(PLACINGS):
         machines = _free_resources(requests)
         if errors := problems(requests, total(machines), machines, whole):

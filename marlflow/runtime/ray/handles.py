@@ -94,7 +94,7 @@ class LearnerHandle(Handle):
 
     def resume(self, actor: Any, items: int) -> Any:
         """Load the last checkpointed state after a restart; return a reference to the version."""
-        # Each of the `items` in flight may have published a version, and rows of those must count as stale.
+        # Each of the `items` in flight may have published a version, whose rows must count as stale.
         above = self.version + items + self.max_staleness
         version, *self._flats = actor.resume_learner.options(num_returns=self._num_returns).remote(
             self.key, self.kept, above
@@ -114,7 +114,7 @@ class LearnerHandle(Handle):
         version = ray.get(answer)
         if isinstance(version, RemoteError):
             raise as_exception(version)
-        # A successor must not begin with what was learned before.
+        # A successor must not begin with the parameters from before the reset.
         self.kept = ray.get(kept).tobytes()
         self.set_published(version, flats)
 

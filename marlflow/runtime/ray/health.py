@@ -26,9 +26,9 @@ CONNECT_TIMEOUT_S = 2.0
 _ESSENTIAL = {"raylet": "raylet", "gcs_server": "control service (GCS)"}
 
 _KNOWN_CAUSES = {
-    signal.SIGKILL: ": by somebody, or by the kernel because memory ran out",
+    signal.SIGKILL: ": by a user, or by the kernel because memory ran out",
     signal.SIGBUS: ": perhaps because /dev/shm, which holds rows and weights on their way, is full",
-    signal.SIGTERM: ": by somebody who ends all processes of this machine or job",
+    signal.SIGTERM: ": by a user or a scheduler that ends all processes of this machine or job",
 }
 
 

@@ -91,7 +91,8 @@ def packed_call(chain: int, items: Sequence[Any], counts: Sequence[int], returns
 
     Item i arrives as `counts[i]` payloads (with their keys in `items[i]`), or directly if the count is 0.
     """
-    # As one argument: Ray serializes each by itself. Items may be of a user's own classes, so by Ray's pickler.
+    # One argument, because Ray serializes each argument separately. Ray's pickler, because items may have a user's own
+    # classes.
     packed: bytes = cloudpickle.dumps((chain, items, counts, returns))  # type: ignore[no-untyped-call]
     return packed
 
@@ -235,7 +236,7 @@ class Host:
         return as_array(state), as_array(rows), numbers, held
 
     def load_replay(self, name: str, state: Any, *rows: Any) -> tuple[int, int] | RemoteError:
-        """Load a replay's state and rows; return the agent steps stored, and the number above those of its rows."""
+        """Load a replay's state and rows; return the agent steps stored, and the number after its last row's number."""
         try:
             stop = load_replay(RESIDENTS[name], memoryview(state), [memoryview(part) for part in rows])
             return RESIDENTS[name].stored, stop

@@ -38,7 +38,7 @@ BATCH_WAIT_S = 0.001
 """Seconds that a call waits for calls of other workers to share its batch."""
 ANSWER_TIMEOUT_S = 60.0
 MAX_CACHED_VERSIONS = 8
-"""Cached versions of a live policy, besides its frozen ones; evicted ones are sent again when needed."""
+"""Cached versions of a live policy, in addition to its frozen ones; evicted versions are sent again when needed."""
 
 
 class InferenceKey(NamedTuple):
@@ -64,7 +64,7 @@ def start_inference(spec: RunSpec, actors: Actors) -> Any:
 def remote_actors(spec: RunSpec, inference: Any) -> dict[str, Callable[[], Actor]]:
     """Return factories of a worker's actors, which call the actor `inference`.
 
-    Policies without parameters, and those used only in evaluation, act locally.
+    Policies without parameters, and policies used only in evaluation, act locally.
     """
     return {
         name: _remote_actor(name, make, inference) if name in spec.policies else make

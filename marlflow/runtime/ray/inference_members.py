@@ -1,4 +1,4 @@
-"""Frozen policies with an inference actor: one call for all rows of a cohort, whichever versions they are of.
+"""Frozen policies with an inference actor: one call for all rows of a cohort, of any versions.
 
 Workers with an inference actor receive weights by reference.
 """
@@ -131,7 +131,7 @@ class HostedMembers:
         self._slots: dict[MemberKey, int] = {}
 
     def missing(self, members: Sequence[MemberKey]) -> list[MemberKey]:
-        """Return those that are not here; there is room for as many of each worker from now on."""
+        """Return the members that are not loaded, and make room for this many members of each worker."""
         self._most = max(self._most, self._num_workers * len(members))
         for member in members:
             if member in self._slots:

@@ -36,9 +36,9 @@ from marlflow.runtime.ray.private_api import (
 
 log = logging.getLogger("marlflow")
 _QUIET_AGENTS = {"enable_pipe_based_agent_to_parent_health_check": False}
-"""Delays by 2 s when Ray's agents notice the loss of their raylet, so that the run has ended by then.
+"""Ray's agents notice the loss of their raylet 2 s later, after the run has ended.
 
-They would print the last lines of the raylet's log into the run's output.
+Otherwise they would print the last lines of the raylet's log into the run's output.
 """
 
 
@@ -59,12 +59,12 @@ class LocalRay:
         # First, so that it forks no more workers.
         if self.template is not None:
             self.template.close()
-        # A worker that was starting has no connection by which it would learn that its raylet has ended.
+        # A worker that was starting has no connection yet, so it does not notice that its raylet has ended.
         self.kill()
 
 
 _TIMED_OUT = "timed out during startup"
-"""Ray's words if its daemons are not up after 30 s, which a busy machine may exceed; no setting changes that."""
+"""Ray's message if its daemons are not up after 30 s, as on a busy machine; no setting changes this limit."""
 
 
 def start_local(node_ip_address: str | None = None, **settings: Any) -> LocalRay:
@@ -135,7 +135,7 @@ def _private_folder() -> Path:
     closed = folder.parent
     with suppress(FileExistsError):
         closed.mkdir(mode=0o700)
-    # lstat and the owner: another user may have put a link or a folder of their own there.
+    # lstat and the owner are checked, because another user may have put a link or a folder there.
     status = closed.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         raise OSError(f"{closed} is not a folder of this user's")

@@ -83,7 +83,7 @@ class RayPlace:
         result = self._method(returns).remote(packed_call(chain, light, counts, returns), *flat)
         refs = result if returns > 1 else [result]
         try:
-            # The first call raises what went wrong when the chain was sent, for example stages that do not pickle.
+            # The first call raises errors of sending the chain, for example of stages that do not pickle.
             sent = self._unconfirmed_chains.pop((self.host.generation, chain), None)
             if sent is not None:
                 await sent

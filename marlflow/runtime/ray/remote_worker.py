@@ -25,7 +25,7 @@ from marlflow.sampling.worker import worker_name
 
 
 class SharedRequest:
-    """A round's request to all workers; what they get alike is serialized once for all of them.
+    """A round's request to all workers; its common parts are serialized once for all of them.
 
     Matchups, and frozen entries to add and to forget, are not: they differ from worker to worker.
     """
@@ -137,7 +137,7 @@ class RemoteWorker:
         return self.number, self.next_episodes, self.next_fragments
 
     def is_ready(self) -> bool:
-        """Return whether the worker can be called; raises what kept a replacement from starting."""
+        """Return whether the worker can be called; raises the error that kept a replacement from starting."""
         while self.ready_ref is not None:
             if not ray.wait([self.ready_ref], timeout=0)[0]:
                 return False

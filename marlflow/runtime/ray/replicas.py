@@ -203,7 +203,7 @@ class RayReplicas:
             return False
         for answer in answers:
             if isinstance(answer, RemoteError):
-                raise ActorLost(f"the replicas of {self.key} could not go on: {answer.text}") from as_exception(answer)
+                raise ActorLost(f"the replicas of {self.key} did not resume: {answer.text}") from as_exception(answer)
         self.learner.confirm_restored(answers[-1])
         return True
 
@@ -226,7 +226,7 @@ class ReplicasPlace:
         learns = next((at for at, stage in enumerate(calls) if stage.traits.updates), len(calls))
 
         async def call(items: Sequence[Any]) -> Outcome:
-            # The first call raises what went wrong when the chain was sent.
+            # The first call raises errors of sending the chain.
             while unconfirmed:
                 await self.host.answers(*unconfirmed.pop())
             outcomes = [await self._run_update(chain, item, len(calls), learns) for item in items]

@@ -134,7 +134,7 @@ class RolloutActor(Host):
             receipt = replace(receipt, sent=self._sent(request.frozen, seated))
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
             receipt, batches = self._failed(error), dict.fromkeys(learning)
-        # Ray passes bytes on as they are. Other values it pickles slowly, and unpickles in another thread.
+        # Ray passes bytes on unchanged. Other values it pickles slowly, and unpickles in another thread.
         answer = pickle.dumps(receipt, pickle.HIGHEST_PROTOCOL)
         # Without learning policies there is one return value, which Ray does not accept in a tuple.
         return (answer, *(batches[name] for name in learning)) if learning else answer
@@ -186,7 +186,7 @@ class RolloutActor(Host):
         self._watchdog.deadline = deadline
 
     def _failed(self, error: Exception) -> RemoteError:
-        # The driver shows what was printed before the error.
+        # The driver then shows the output from before the error.
         self._flush()
         return remote_error(error)
 

@@ -83,7 +83,7 @@ class RayRuntime:
         self._limit_post = LimitPost()
 
     def machines(self) -> Machines | None:
-        # Totals, not what is free: an earlier run gives its resources back only after a moment.
+        # Totals, not free resources: an earlier run returns its resources only after a moment.
         if ray.is_initialized():
             nodes: list[dict[str, float]] = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
             return Machines(nodes, here=len(nodes) == 1)

@@ -32,7 +32,7 @@ TrialRun: TypeAlias = Callable[[int, Reported], None]
 
 _ENV_STEPS, _OBJECTIVE = "env_steps", "objective"
 _SETTINGS = {
-    # Ray's own tables and TensorBoard files would repeat what each run writes.
+    # Ray's own tables and TensorBoard files would repeat each run's own files.
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
     "RAY_AIR_NEW_OUTPUT": "0",
@@ -43,7 +43,7 @@ _SETTINGS = {
 class Asha:
     """Compare trials at `grace_env_steps`, and at each `reduction_factor` times that, up to `max_env_steps`.
 
-    At each of these, a trial continues if it is among the best 1 / reduction_factor of those that came so far.
+    At each of these, a trial continues if it is among the best 1 / reduction_factor of all trials that reached it.
     """
 
     grace_env_steps: int
@@ -159,7 +159,7 @@ def _ray(num_cpus: int) -> Iterator[None]:
 
 @contextmanager
 def _stopped_by_signals() -> Iterator[list[int]]:
-    """Let a first signal end all trials in order, and a second one raise KeyboardInterrupt; yields those received."""
+    """Let a first signal end all trials in order, and a second one raise KeyboardInterrupt; yields the signals."""
     came: list[int] = []
 
     def stop(number: int, _frame: FrameType | None) -> None:

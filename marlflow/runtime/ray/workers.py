@@ -192,7 +192,7 @@ class RayWorkers:
         return tuple(faults)
 
     async def wait_for_all(self) -> None:
-        """Wait until all workers are ready; raises what kept a replacement from starting."""
+        """Wait until all workers are ready; raises the error that kept a replacement from starting."""
         while absent := [worker for worker in self.all if not worker.is_ready()]:
             await asyncio.gather(*(_wait_for(worker.ready_ref) for worker in absent))
 

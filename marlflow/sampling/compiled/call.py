@@ -1,4 +1,4 @@
-"""A compiled call from outside: who plays its episodes, its results as numpy arrays, and which environments broke."""
+"""The inputs and results of a compiled call: policies of episodes, results as numpy arrays, broken environments."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FEWEST_EPISODES = 16
 class Break(NamedTuple):
     """An environment that broke: its ticks count up to `stop`, exclusive.
 
-    `is_after`: it broke by what the last of these ticks gave; else by what its agents saw after it.
+    `is_after`: a reward or info of the last of these ticks broke it; else an observation after it.
     """
 
     stop: int
@@ -42,7 +42,7 @@ class Break(NamedTuple):
 
 
 class TickColumns:
-    """The ticks of one call; lanes are those before it, and `following` [B] the episodes that were to come."""
+    """The ticks of one call; lanes are as before the call, and `following` [B] are the next episodes then."""
 
     def __init__(
         self, program: FragmentProgram, columns: Columns, lanes: Lanes, following: Array, seating: Seating
@@ -86,7 +86,7 @@ class TickColumns:
         return np.broadcast_to(index, shape), np.broadcast_to(slot, shape)
 
     def counted(self, broken: Mapping[int, Break]) -> tuple[Array, Ticks]:
-        """Return which environments ran, [T, B], and what lanes did: nothing of an environment after it broke."""
+        """Return which environments ran, [T, B], and the actions of lanes; nothing of an environment after it broke."""
         columns, lanes = self.columns, self.lanes
         running, ended = columns.running.copy(), columns.ended.copy()
         rewards = np.where(running[..., None], columns.rewards, 0.0).astype(np.float64)
@@ -128,15 +128,15 @@ class TickColumns:
                 amounts = ticks.infos[number]
             else:
                 given = self.columns.infos.get(column.name, np.full(ended.shape, np.nan))
-                # Agents that ended earlier learn how the episode ended, such as whether their team won. For them, a 0
-                # may say that there is no number.
+                # Agents that ended earlier learn how the episode ended, such as whether their team won. For such
+                # agents, 0 may mean that there is no number.
                 is_told = ended | ((ended.any(2) & self.columns.over)[..., None] & (given != 0.0))
                 amounts = np.where(is_told & np.isfinite(given), given, np.nan).reshape(len(ended), -1)
             totals.append(self._sums(carried, amounts) if column.adds else self._latest(carried, amounts))
         return np.stack(totals)
 
     def _sums(self, carried: Array, amounts: Array) -> Array:
-        """Return `totals` of amounts that are NaN where there are none; so are sums of none."""
+        """Return `totals` of amounts, which are NaN where there is none; a sum without amounts is NaN too."""
         count = self.totals(~np.isnan(carried), ~np.isnan(amounts))
         return np.where(count, self.totals(np.nan_to_num(carried), np.nan_to_num(amounts)), np.nan)
 
@@ -150,7 +150,7 @@ class TickColumns:
         return latest.reshape(len(latest), self.num_envs, self.lanes.stride)
 
     def totals(self, carried: Array, amounts: Array) -> Array:
-        """Return what each agent received in each episode of the call, [episodes, B, A], `carried` from before it."""
+        """Return the sum of each agent in each episode of the call, [episodes, B, A], with `carried` from before it."""
         lanes, most = len(self.lanes.entry_of), int(self.begun.max(initial=0)) + 1
         shape = most, self.num_envs, self.lanes.stride
         number = np.repeat(self.begun_before, self.lanes.stride, axis=1) * lanes + np.arange(lanes)
@@ -170,7 +170,7 @@ class Seating(NamedTuple):
     """`entries` and `members`, [B, E, A], by slot: the number of its acting policy, and its member in a cohort.
 
     The running episode is number 0 of E; if the agents keep their policies there is no other. `left` [B] is how many
-    may begin. `matchups` has those to come, by environment.
+    may begin. `matchups` has the next matchups, by environment.
     """
 
     entries: Array
@@ -190,7 +190,7 @@ class Seating(NamedTuple):
 
 
 def seating(lanes: Lanes, episodes: TrainingEpisodes, agents: list[str], fits: Fits, ticks: int, room: int) -> Seating:
-    """Return who plays, in a call of `ticks` ticks; with room for `room` episodes of each environment, or more.
+    """Return the policies of a call of `ticks` ticks, with room for at least `room` episodes of each environment.
 
     `fits` says whether an agent has the spaces of the acting policy of this number.
     """
@@ -207,7 +207,7 @@ def seating(lanes: Lanes, episodes: TrainingEpisodes, agents: list[str], fits: F
             if id(matchup) not in seats:
                 seats[id(matchup)] = _seats(lanes, matchup, agents, fits)
             if seats[id(matchup)] is None:
-                # An entry that is not here, or has other spaces: the reset that would begin it says so.
+                # The entry is missing, or has other spaces: the reset that begins its episode reports it.
                 matchups[index] = dealt[:at]
                 break
     # A larger table is another program.
@@ -256,7 +256,7 @@ def breaks_in(
     """Return the environments that broke, by index, each with its first failure.
 
     `failure` makes the error of (environment, agent slot, episode, env steps, reason). Raises MarlflowError if a
-    policy's network gave no numbers in a sound environment.
+    policy's outputs are not finite although its environment is sound.
     """
     found: dict[int, _Found] = {}
     for one in [*_outcomes(fragment), *_rows(fragment, acting_of)]:

@@ -22,7 +22,8 @@ from marlflow.env.functional.calls import Carry, FunctionalCalls
 from marlflow.policy.compiled_actor import CompiledActor, Given
 
 ROWS_PER_END = 8
-"""Environments whose ends, or resets, share one turn of a loop, at least; an eighth, or a sixteenth, if that is more.
+"""The least number of environments whose ends, or resets, share one iteration of a loop; it is an eighth, or a
+sixteenth, of all environments if that is more.
 
 A reset may take a hundred times as long as a step, and fewer episodes begin in a tick than agents end.
 """
@@ -31,7 +32,7 @@ _TICKS_PER_END = 8
 
 
 class Player(NamedTuple):
-    """A policy, or a cohort of frozen ones, that acts: its number in the table, its actor, and what its rows have.
+    """A policy, or a cohort of frozen ones, that acts: its number in the table, its actor, and the columns of its rows.
 
     `slots`: the agent slots that it may play, all of one observation and one action space.
     """
@@ -43,13 +44,13 @@ class Player(NamedTuple):
     masked: bool
     sees_state: bool
     members: int
-    """How many members of one network it has, of which each row has one; 0: it is one policy."""
+    """The number of members of its network, one of which plays each row; 0: it is one policy."""
     first_action: Any
     """Added to its actions: the first of a Discrete or MultiDiscrete space."""
 
 
 class Live(NamedTuple):
-    """All that a tick changes: what the episodes are, and who acts next. [B], and [B, A] by slot."""
+    """The state that a tick changes: the episodes, and the agents that act next. [B], and [B, A] by slot."""
 
     carry: Carry
     running: Any
@@ -62,7 +63,7 @@ class Live(NamedTuple):
     left: Any
     """How many episodes may begin."""
     seat: Any
-    """Which of the entries the running episode has, a position in `CallInputs.entries`."""
+    """The position of the running episode's entries in `CallInputs.entries`."""
     memories: tuple[Any, ...]
     """By player, [B, C, *shape], or None."""
 
@@ -113,7 +114,7 @@ class Columns(NamedTuple):
 class FragmentProgram:
     """The compiled call for `num_envs` environments of `calls` and these players, of at most `ticks` ticks.
 
-    `is_dealt`: whether each episode has entries of its own.
+    `is_dealt`: whether each episode has its own policies and frozen entries.
     """
 
     def __init__(
@@ -181,7 +182,7 @@ class FragmentProgram:
         return live, Columns(count=tick, final_at=final_at, finals=finals, **columns)
 
     def _tick(self, live: Live, inputs: CallInputs) -> tuple[Live, dict[str, Any]]:
-        """Let all players act and step the environments; ends are only marked, by `alive` and `decides`."""
+        """Let all players act and step the environments; ends are only marked, in `alive` and `decides`."""
         decided = live.decides & live.running[:, None]
         mover = jnp.argmax(decided, 1)
         states = jax.vmap(self.calls.state_of_one)(live.carry) if self._with_state else ()
@@ -234,7 +235,7 @@ class FragmentProgram:
     def _act(
         self, live: Live, inputs: CallInputs, decided: Any, mover: Any
     ) -> tuple[dict[str, Any], list[Any], list[dict[str, Any]]]:
-        """Return the actions of all, by group, and by player its memory, and what is returned of its rows."""
+        """Return all actions by group, and for each player its memory and the returned columns of its rows."""
         envs = jnp.arange(self._num_envs)
         entries, members = inputs.entries[envs, live.seat], inputs.members[envs, live.seat]
         actions = {
@@ -296,15 +297,15 @@ class FragmentProgram:
         return jax.lax.while_loop(lambda now: now[0].any(), some, (begins, live))[1]
 
     def _some_of(self, envs: Any, count: int) -> tuple[Any, Any]:
-        """Return the first `count` of `envs`, bool [B], and whether each is one; others are beyond the last."""
+        """Return the first `count` environments in `envs`, bool [B], and which exist; others are beyond the last."""
         (at,) = jnp.nonzero(envs, size=count, fill_value=self._num_envs)
         return at, at < self._num_envs
 
     def _begin_at(self, live: Live, inputs: CallInputs, at: Any) -> Live:
-        """Begin the next episodes in the environments `at` [K]; those beyond the last are none."""
+        """Begin the next episodes in the environments `at` [K]; indices beyond the last environment are ignored."""
         clipped = jnp.minimum(at, self._num_envs - 1)
         number = live.following[clipped]
-        # Numbers are below 2**32: one worker of a run never has so many episodes of one environment.
+        # Numbers are below 2**32: one worker of a run never has more episodes of one environment.
         key = mix(inputs.streams.at(clipped) + small(number))
         new = jax.vmap(self.calls.begin_one)(key.high >> 1)
         slots = small(jnp.arange(self._num_agents))
@@ -328,7 +329,7 @@ class FragmentProgram:
         )
 
     def _final_rows(self, live: Live) -> dict[str, Any]:
-        """Return what agents see now, and their memories, for players whose rows are returned, by name, [B, ...]."""
+        """Return the current observations and memories of players whose rows are returned, by name, [B, ...]."""
         found: dict[str, Any] = {}
         recorded = [player for player in self.players if player.is_recorded]
         for name, slots in self._slots_of.items():
@@ -382,7 +383,7 @@ class FragmentProgram:
         return found
 
     def final_rows(self, name: str, finals: Mapping[str, Array], place: Array, slot: Array) -> Array | None:
-        """Return what agents of the slots [N] saw at their end, at a `place` [N] of `finals`, by numpy.
+        """Return the final observations of the slots [N], at a `place` [N] of `finals`, by numpy.
 
         `name` is `obs` or `action_mask`; where a group has no mask, all is legal; None if no group has one.
         """
@@ -431,7 +432,7 @@ class FragmentProgram:
         return jnp.asarray(self.column(player))[mover]
 
     def _put_actions(self, player: Player, actions: dict[str, Any], chosen: Any, active: Any, mover: Any) -> None:
-        """Write what a player chose into `actions`, by group."""
+        """Write a player's actions into `actions`, by group."""
         chosen = chosen + player.first_action
         if self.turn_based:
             envs, position = jnp.arange(self._num_envs), jnp.asarray(self._position)[mover]

@@ -1,6 +1,6 @@
 """The environment loop of a worker whose fragments are compiled calls: their columns become rows by whole arrays.
 
-Between two calls all state is where single steps keep it, so that saving, resuming and starting over are theirs.
+Between two calls all state is where single steps keep it, so that the same code saves, resumes and restarts it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class CompiledRunner(Runner):
             number: CompiledActor(acting.actor, acting.spaces.observation)
             for number, acting in enumerate(self._acting_policies)
         }
-        # By the number of a cohort: what it was made of, and its parameters.
+        # By the number of a cohort: a key, the frozen policies whose parameters are stacked, and these parameters.
         self._stacked: dict[int, tuple[Any, Any, Given]] = {}
         self._fitting: dict[tuple[str, int], bool] = {}
         self._seating = seating(lanes, episodes, self._agents, self._fits, 0, 1)
@@ -100,7 +100,7 @@ class CompiledRunner(Runner):
         key = (self._room, *((player.number, player.slots, player.members) for player in players))
         found = self._programs.get(key)
         if found is None or found.program.ticks < most:
-            # The first one has exactly what rounds of a run have; larger ones come in few sizes.
+            # The first program has exactly the size of the run's rounds; larger programs come in few sizes.
             ticks = most if found is None else 1 << (most - 1).bit_length()
             env = self._functional
             settled = env.calls, env.num_envs, self._envs.columns, self._seating.is_dealt
@@ -123,7 +123,7 @@ class CompiledRunner(Runner):
         return env
 
     def _players(self) -> list[Player]:
-        """Return all that may act in the next call, by number."""
+        """Return all acting policies of the next call, by number."""
         entry_of = self.lanes.entry_of.reshape(-1, self.lanes.stride)
         players = []
         for number, acting in enumerate(self._acting_policies):
@@ -203,7 +203,7 @@ class CompiledRunner(Runner):
             members: list[StackedMember | None] = [None] * player.members
             for slot, frozen in in_slots.items():
                 members[slot] = StackedMember(frozen.weights.flat, frozen.scheduled)
-            # The frozen policies are kept, so that no other gets the id of one.
+            # The frozen policies are kept, so that no other object gets the same id().
             known = self._stacked[player.number] = key, list(in_slots.values()), player.actor.stacked(members)
         return known[2]
 
@@ -212,7 +212,7 @@ class CompiledRunner(Runner):
         return np.arange(len(self._env_indices))[:, None] * self.lanes.stride + program.order(player)
 
     def _land(self, program: FragmentProgram, after: Live, columns: Columns) -> None:
-        """Take over what a call gave: rows, results, faults, and the state of all environments."""
+        """Take over the results of a call: rows, episode results, faults, and the state of all environments."""
         fragment = TickColumns(program, columns, self.lanes, self._next_numbers(), self._seating)
         broken = breaks_in(fragment, lambda player: self._acting_policies[player.number], self._failure_of)
         running, ticks = fragment.counted(broken)
@@ -334,7 +334,7 @@ class CompiledRunner(Runner):
         self.ticks += fragment.ticks
 
     def _take_over(self, fragment: TickColumns, after: Live, ticks: Ticks, broken: Mapping[int, Break]) -> None:
-        """Put the state of all environments where single steps have it."""
+        """Write the state of all environments to where single steps keep it."""
         lanes, envs = self.lanes, self._batch
         for number, player in enumerate(fragment.program.players):
             if (memory := self._acting_policies[player.number].memory) is not None:
@@ -373,7 +373,7 @@ class CompiledRunner(Runner):
 
 
 def _capacity(needed: int, least: int) -> int:
-    """Return `least`, or four times as much as often as needed: a larger one is another program."""
+    """Return `least` times the least power of four that is enough, because each size is a program."""
     while least < needed:
         least *= 4
     return least

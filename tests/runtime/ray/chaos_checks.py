@@ -1,4 +1,4 @@
-"""What must be true of a run whatever was killed in it, by the journals of its processes."""
+"""Checks that hold for a run in which any process was killed, by the journals of its processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Evidence:
     dqn: DQN
 
     def noted(self, part: str, what: str) -> list[tuple[int, Any]]:
-        """What processes noted, each with its process."""
+        """The notes of all processes, each with its process."""
         return [(process, entry[what]) for process, entry in entries(self.folder, part) if what in entry]
 
 
@@ -53,7 +53,7 @@ def rows_are_used_once(evidence: Evidence) -> Iterator[str]:
 
 
 def rows_were_played(evidence: Evidence) -> Iterator[str]:
-    """Whatever is trained on or stored is a decision that some worker took."""
+    """Every row that was trained on or stored is a decision that some worker took."""
     played: dict[int, set[tuple[int, int]]] = {}
     for _, step in entries(evidence.folder, "worker"):
         played.setdefault(step["seed"], set()).update((agent, step["t"]) for agent in step["acted"])
@@ -82,7 +82,7 @@ def draws_are_of_what_is_held(evidence: Evidence) -> Iterator[str]:
 
 
 def versions_never_repeat(evidence: Evidence) -> Iterator[str]:
-    """Each names one vector of weights; and no row was sampled with one that nobody published."""
+    """Each names one vector of weights, and every row was sampled with published weights."""
     for policy in (ON_POLICY, OFF_POLICY):
         published = [version for _, version in evidence.noted(f"learner-{policy}", "published")]
         yield from _twice(published, f"{policy}: version {{}} was published {{}} times")

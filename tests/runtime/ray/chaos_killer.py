@@ -15,7 +15,7 @@ import psutil
 class Killer:
     """Kills the next of `victims`, which are parts (`worker`, `learner-x`, ...), within `apart_s` seconds of the last.
 
-    A victim is a process that has done something as that part, so that nobody is killed before it is back. When all
+    A victim is a process that has done something as that part, so that no process is killed before it is back. When all
     are killed, and each of the `processes` of each part has done something again, `all_back` is called.
     """
 
@@ -35,7 +35,7 @@ class Killer:
         self.killed: list[tuple[str, int]] = []
 
     def round_begins(self) -> None:
-        """Kills somebody some time later, in the middle of what the run does then."""
+        """Kills the next victim some time later, in the middle of the run's work."""
         if self._next is not None and self._next.is_alive():
             return
         if not self._left:
@@ -46,7 +46,7 @@ class Killer:
         self._next.start()
 
     def stop(self) -> None:
-        """Nobody is killed any more."""
+        """No further process is killed."""
         self._left.clear()
         if self._next is not None:
             self._next.join()

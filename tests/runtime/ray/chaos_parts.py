@@ -23,7 +23,7 @@ BETWEEN_ROUNDS: list[Callable[[], None]] = []
 
 
 class Journal:
-    """What one part in this process does: a JSON object on each line of `<part>.<pid>`."""
+    """The actions of one part in this process: a JSON object on each line of `<part>.<pid>`."""
 
     def __init__(self, folder: Path, part: str) -> None:
         path = folder / f"{part}.{os.getpid()}"
@@ -68,7 +68,7 @@ class Carts(CartPoleTeam):
 
 
 class JournalledLearner(mf.TorchLearner):
-    """Notes what it trains on, and what it publishes."""
+    """Notes its training rows and published weights."""
 
     journal: Journal
 

@@ -1,4 +1,4 @@
-"""Environments and algorithms that end their process when they are told to, once."""
+"""Environments and algorithms that end their process on request, once."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class DeadlyStage:
 
 @dataclass(frozen=True)
 class DeadlyPPO(mf.PPO):
-    """PPO that dies after it has published; its learner cannot be built once `barred` is there."""
+    """PPO that ends its process after it has published; its learner cannot be built once `barred` exists."""
 
     marker: Path = Path()
     barred: Path = Path()

@@ -1,4 +1,4 @@
-"""A run over Ray whose processes die when they are told to."""
+"""A run over Ray whose processes end on request."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Lossy:
             ray.wait(coming, num_returns=len(coming))
 
     def kept(self) -> Any:
-        """What is kept of the learner."""
+        """The learner's saved state."""
         return from_bytes(self.run.runtime.save({}).files["learner.hunters"])
 
     def assert_versions_never_repeat(self) -> None:

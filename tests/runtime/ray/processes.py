@@ -13,7 +13,7 @@ EXIT_S = 60
 
 
 def actor_processes() -> list[psutil.Process]:
-    """Those of learners, replays, rollout workers and the inference actor."""
+    """The processes of learners, replays, rollout workers and the inference actor."""
     found = []
     for process in psutil.Process().children(recursive=True):
         try:
@@ -32,7 +32,7 @@ def assert_no_actor_is_left() -> None:
 
 
 def printed_by(module: str, *words: str) -> str:
-    """What a module of tests.runtime.ray prints, which has to end well."""
+    """The output of a module of tests.runtime.ray, which must succeed."""
     program = [sys.executable, "-m", f"tests.runtime.ray.{module}", *words]
     with tempfile.TemporaryDirectory() as folder:  # or whoever starts a Ray on this machine would join the cluster
         apart = {**os.environ, "RAY_TMPDIR": folder}

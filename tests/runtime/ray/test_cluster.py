@@ -19,7 +19,7 @@ from tests.sentences import refusals
 
 
 def closed_port() -> int:
-    """One that nobody listens at."""
+    """An address without a listener."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])
@@ -35,7 +35,7 @@ def test_an_address_at_which_nobody_answers_is_named(scheme: str, monkeypatch: p
 
 @contextmanager
 def server(answer: bytes) -> Iterator[str]:
-    """The address of one that sends this to whoever connects, or nothing at all."""
+    """The address of a server that sends this to every client, or nothing."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.settimeout(30)
 
@@ -43,7 +43,7 @@ def server(answer: bytes) -> Iterator[str]:
             try:
                 connection, _ = listening.accept()
             except TimeoutError:
-                return  # nobody came, which the test will notice
+                return  # no client came, which the test will notice
             with connection:
                 connection.sendall(answer)
                 connection.recv(1 << 10)
@@ -73,7 +73,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def gcs(monkeypatch: pytest.MonkeyPatch) -> list[Exception]:
-    """What a control service raises when it is asked who it is; it lets everybody in while this is empty."""
+    """The error of a control service at its identification; it accepts all clients while this is empty."""
     raised: list[Exception] = []
 
     def ask(address: str) -> None:

@@ -59,7 +59,7 @@ def test_a_learner_of_two_processes_that_is_compiled_and_resumed_is_equal(
     assert half["driver"]["flow"]["held"], "a batch was to be half gathered"
     assert any(env["running"] for env in half["workers"]["envs"]), "episodes were to be running"
     assert not any(update.note for update in seen.updates)
-    # Of the whole run, of its first half, and of its second.
+    # The reports of the whole run, of its first half, and of its second.
     assert sum(update.compiles for update in seen.updates) >= 3
     assert 0 < half["learner.team"]["updates"] < kept(whole)["learner.team"]["updates"]
     assert_equal([of_runs(one) for one in reports(parts)], [of_runs(one) for one in reports(whole)], "reports")

@@ -1,4 +1,4 @@
-"""A limit on costs over Ray: two workers learn what inline learns, number for number, and a resume goes on with it."""
+"""A limit on costs over Ray: two workers learn the same as inline, number for number, also after a resume."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ print("to standard error", file=sys.stderr)
 
 
 class Probe:
-    """An actor that says what it finds in its process."""
+    """An actor that reports on its process."""
 
     def draws(self) -> tuple[int, float, float]:
         return os.getppid(), float(np.random.random()), random.random()  # noqa: NPY002  the global generator is meant

@@ -85,7 +85,7 @@ class SlowDQN(mf.DQN):
 
 @contextmanager
 def cpus_left(count: int) -> Iterator[None]:
-    """All but so many of the cluster's CPUs are somebody else's."""
+    """All but this many of the cluster's CPUs are reserved elsewhere."""
     others = placement_group([{"CPU": RAY_CPUS - count}])
     ray.get(others.ready())
     try:
@@ -115,7 +115,7 @@ def test_numbers_of_free_cpus_that_are_too_old_only_cost_an_attempt(
 
 @dataclass(frozen=True)
 class Grown:
-    """What was seen of a run: who delivered in each round, and before each round how much was on its way."""
+    """Observations of a run: the workers that delivered in each round, and the bytes in transit before each round."""
 
     workers: list[set[int]]
     behind_rows: list[int]
@@ -149,7 +149,7 @@ def grown(ray_session: None) -> Grown:
             for number, round in enumerate(run.rounds[len(seen.workers) :], len(seen.workers)):
                 seen.workers.append({receipt.worker for receipt in round.receipts})
                 delivered.extend(fragment.rows for fragment in round.fragments)
-                run.rounds[number] = replace(round, fragments=())  # whoever holds a fragment holds its rows
+                run.rounds[number] = replace(round, fragments=())  # an owner of a fragment owns its rows
             seen.behind_rows.append(sum(delivered) - replay.numbered)
             seen.items_at_concat.append(run.executor.held()["prey/Concat"])
             seen.stored_bytes.append((run.runtime.object_store_bytes() or 0) - before)

@@ -50,7 +50,7 @@ def test_a_watch_that_is_closed_looks_no_more() -> None:
 @pytest.mark.parametrize(
     ("kind", "code", "said"),
     [
-        ("raylet", -9, "Ray's raylet, process 7, was killed (SIGKILL): by somebody, or by the kernel because memory"),
+        ("raylet", -9, "Ray's raylet, process 7, was killed (SIGKILL): by a user, or by the kernel because memory"),
         ("gcs_server", -11, "Ray's control service (GCS), process 7, was ended (SIGSEGV)"),
         ("raylet", -7, "Ray's raylet, process 7, was ended (SIGBUS): perhaps because /dev/shm, which holds rows"),
         ("gcs_server", 1, "Ray's control service (GCS), process 7, ended with exit code 1"),

@@ -1,4 +1,4 @@
-"""One actor acts for all workers, and nobody can tell: the same actions, versions and episodes."""
+"""One actor acts for all workers, with the same actions, versions and episodes as without it."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _assert_same(alone: Round, asking: Round) -> None:
     for own, asked in zip(_opened(alone), _opened(asking), strict=True):
         assert own.columns.keys() == asked.columns.keys()
         for name, column in own.columns.items():
-            if name == "behavior_logp":  # with other rows beside them, the same sums round otherwise
+            if name == "behavior_logp":  # in batches with other rows, the same sums are rounded differently
                 np.testing.assert_allclose(asked.columns[name], column, rtol=1e-5, atol=1e-6)
             else:
                 np.testing.assert_array_equal(asked.columns[name], column)

@@ -27,7 +27,7 @@ SCHEDULED = {"epsilon": 0.3, "exploration_noise": 0.1}
 
 
 class Inference:
-    """The inference actor without Ray: `calls` and `loads` are what it is asked."""
+    """The inference actor without Ray: `calls` and `loads` record its inputs."""
 
     def __init__(self, make: Callable[[], Any], worker_members: int) -> None:
         self.hosted = HostedMembers(make, stacked=True, with_critic=False, num_workers=2, worker_members=worker_members)

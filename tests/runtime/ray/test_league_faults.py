@@ -103,7 +103,7 @@ def test_a_lost_worker_and_a_learner_lost_after_a_snapshot_leave_tables_and_memb
     assert metrics["league"]["games"] == len(seen.episodes) == metrics["episodes"]
     before = check(tmp_path / "run", seen)
     resumed = resume(replace(deadly(tmp_path), stop=Stop(env_steps=1_100)), tmp_path / "run").metrics
-    # Those that ran in the worker's two environments; its successor may not be there before the resume.
+    # The episodes of the worker's two environments; its successor may not exist before the resume.
     assert 0 < resumed["league"]["games_lost"] <= 2
     assert resumed["league"]["games"] == len(seen.episodes)
     snapshots = check(tmp_path / "run", seen)

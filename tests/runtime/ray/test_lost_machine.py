@@ -1,4 +1,4 @@
-"""A machine is lost, the run goes on with the others, and its worker takes part again when another machine comes."""
+"""A machine is lost, the run continues with the others, and its worker returns when another machine joins."""
 
 from __future__ import annotations
 

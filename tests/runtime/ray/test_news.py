@@ -1,4 +1,4 @@
-"""What a rollout worker prints, logs and warns of comes to the driver, also while a call to it does not return."""
+"""Output, logs and warnings of a rollout worker reach the driver, also during a call that does not return."""
 
 # ruff: noqa: T201
 from __future__ import annotations

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("ray_session")
 
 HALF, WHOLE = 440, 640
 MAIN = mf.Policy(replace(SMALL_PPO, batch_agent_steps=60, minibatch_agent_steps=32), SMALL)
-# What processes are there for is not what is looked at here.
+# The purpose of processes is not tested here.
 UNEQUAL = {"object_store", "stages"}
 
 
@@ -134,7 +134,7 @@ def test_weights_of_an_entry_are_sent_once_to_each_process_that_seats_it(monkeyp
             assert opened(play.round(number, seats, forget)) == opened(inline.round(number, seats, forget))
             return list(sent)
 
-        # Copies 0 and 2 are those of worker 0.
+        # Environments 0 and 2 belong to worker 0.
         assert round(0, ["main@1", "main@1", "main@2", "main"]) == [["main@1", "main@2"], ["main@1"]]
         assert round(1, ["main@1", "main@2", "main@2", "main@1"]) == [[], ["main@2"]]
         sent.clear()

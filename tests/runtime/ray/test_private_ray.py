@@ -1,4 +1,4 @@
-"""A Ray that is started for a run is reached by nobody else: not from the network, not without its token."""
+"""A Ray that is started for a run cannot be reached by others: not from the network, not without its token."""
 
 from __future__ import annotations
 

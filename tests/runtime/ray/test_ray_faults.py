@@ -1,4 +1,4 @@
-"""Processes of a run that die: replaced, reported, and gone on without; what went with them is lost once, and counted.
+"""Lost processes of a run are replaced and reported, and the run continues; their work is lost once, and counted.
 
 Starting processes is what takes the time, so most tests use one run, whatever died in it before.
 """
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("ray_session")
 
 @pytest.fixture(scope="module")
 def lossy(ray_session: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lossy]:
-    """One run: PPO and, with its replay beside it, DQN; two workers."""
+    """One run: PPO and DQN, whose replay is with its learner; two workers."""
     settings = {"batch_agent_steps": 200, "epochs": 2, "minibatch_agent_steps": 64}
     with lossy_run(tmp_path_factory.mktemp("lossy"), DeadlyPPO, **settings) as made:
         yield made

@@ -1,4 +1,4 @@
-"""What is kept over Ray: bytes that the driver does not open, the same as inline, and gone on from on either."""
+"""States saved over Ray: bytes that the driver does not open, equal to inline's, for both runtimes."""
 
 from __future__ import annotations
 

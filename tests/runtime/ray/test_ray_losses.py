@@ -1,4 +1,4 @@
-"""What cannot be replaced ends the run, saying what was asked and what there is; what must be together is."""
+"""A process that cannot be replaced ends the run, with the requested and the free resources in the error."""
 
 from __future__ import annotations
 

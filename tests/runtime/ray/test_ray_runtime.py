@@ -209,7 +209,7 @@ def collected(parts: RunComponents) -> Round:
 
 @dataclass(frozen=True)
 class Beginning:
-    """What a runtime started, and the first round that it made."""
+    """The components that a runtime started, and its first round."""
 
     spec: RunSpec
     runtime: RayRuntime
@@ -219,7 +219,7 @@ class Beginning:
 
 @pytest.fixture(scope="module")
 def beginning(ray_session: None) -> Iterator[Beginning]:
-    """Two DQN policies, one with its replay beside the learner and one apart; no process of it may be left."""
+    """Two DQN policies, one with its replay in the learner's process and one apart; no process may be left."""
     spec, runtime = small_spec(policies=BOTH_PLACEMENTS), RayRuntime()
     assert_no_actor_is_left()
     with started(runtime, spec) as parts:

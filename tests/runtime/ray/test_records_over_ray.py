@@ -1,4 +1,4 @@
-"""Records over Ray: the same files as inline, and each recorded row delivered once though a worker dies."""
+"""Records over Ray: the same files as inline, and each recorded row delivered once although a worker is lost."""
 
 from __future__ import annotations
 

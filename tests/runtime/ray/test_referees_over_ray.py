@@ -36,7 +36,7 @@ def run(env_steps: int, league: mf.League | None = None, **changes: Any) -> mf.E
 
 
 def matches_of(run_dir: Path) -> tuple[int, int]:
-    """The games that were dealt, and those that the table has."""
+    """The dealt games, and the games in the table."""
     matches = kept(run_dir)["driver"]["dealer"]["matchmaker"]["matches"]
     return matches["next"], int(matches["payoffs"]["cells"]["counts"][:, 0].sum())
 

@@ -93,7 +93,7 @@ def test_replicas_learn_what_one_does_inline_and_act_without_being_sent_weights(
 
 @dataclass(frozen=True)
 class DeadlyDDPPO(mf.DDPPO):
-    """DD-PPO of which one replica dies after it has learned, and before it has published."""
+    """DD-PPO in which one replica ends after it has learned, and before it has published."""
 
     marker: Path = Path()
 

@@ -1,4 +1,4 @@
-"""What a process that loads a replay of joint rows reports: agent steps stored, and the next row's number."""
+"""The report of a process that loads a replay of joint rows: agent steps stored, and the next row's number."""
 
 from __future__ import annotations
 

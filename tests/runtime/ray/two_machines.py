@@ -1,4 +1,4 @@
-"""Reserves for several runs on a cluster of two machines with two fake GPUs each, and prints where everybody went.
+"""Reserves for several runs on a cluster of two machines with two fake GPUs each, and prints where each process is.
 
 A process of its own, because a process can be connected to one Ray only.
 """

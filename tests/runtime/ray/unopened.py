@@ -1,4 +1,4 @@
-"""No rows are unpickled on the driver: whoever tries it there fails the test, and is counted."""
+"""No rows are unpickled on the driver: an attempt fails the test, and is counted."""
 
 from __future__ import annotations
 
