@@ -22,13 +22,10 @@ _END_S = 5.0
 
 @dataclass
 class RunPage(Callback):
-    """Serves a run's page on loopback while it trains, and prints its address, with a token, at the start.
+    """Serves a run's page on loopback while it trains, and prints its address, with a token, at the start."""
 
-    `port` 0 is any free one. With `control`, the page has a button that asks the run to stop and save.
-    """
-
-    port: Annotated[int, Range(0, 65_535)] = 0
-    control: bool = False
+    port: Annotated[int, Range(0, 65_535)] = 0  #: port on loopback; 0: any free one
+    control: bool = False  #: whether the page has a button that asks the run to stop and save
 
     def __post_init__(self) -> None:
         self._watch: WatchServer | None = None
