@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         OffPolicyAlgorithm,
     )
     from marlflow.algorithms.part import Part
+    from marlflow.algorithms.pop_art import PopArt
     from marlflow.algorithms.ppo import PPO
     from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
     from marlflow.algorithms.qmix import QMIX
@@ -157,6 +158,7 @@ if TYPE_CHECKING:
     from marlflow.observe.trackio import TrackioSink
     from marlflow.observe.wandb import WandbSink
     from marlflow.policy.actor import Actor, NetworkActor
+    from marlflow.policy.normalized import ValueCritic
     from marlflow.policy.q import QNetwork
     from marlflow.policy.recurrent import GRU, LSTM, RecurrentTorso, RecurrentTorsoConfig
     from marlflow.policy.torso import CNN, MLP, NestedTorsoConfig, TorsoConfig
@@ -233,7 +235,7 @@ __all__ = [
     "MarlflowError", "MatchRules", "Matchmaker", "MatchmakerFailed", "Member", "MetaLearn", "MlflowSink", "NStep",
     "NaiveSelfPlay", "NestedTorsoConfig", "NetworkActor", "Normalize", "OffPolicyActorCritic", "OffPolicyAlgorithm",
     "OfflineData", "OperatorRaised", "Optimizer", "PPOLoss", "Part", "PartState", "PayoffSettings",
-    "PiecewiseConstant", "Place", "PlacementOverrides", "Plan", "PlanInvalid", "Policy", "PolicyStop", "Pool",
+    "PiecewiseConstant", "Place", "PlacementOverrides", "Plan", "PlanInvalid", "Policy", "PolicyStop", "Pool", "PopArt",
     "PopulationChange", "Prioritized", "Problem", "Publish", "QNetwork", "Random", "RandomSeats", "Range",
     "RatingSettings", "Record", "RecordsDamaged", "RecurrentPPO", "RecurrentTorso", "RecurrentTorsoConfig", "Replay",
     "ReplayBuffer", "Report", "Reprioritize", "Reservoir", "Reset", "Resources", "Result", "Rollouts", "Rotation",
@@ -242,8 +244,8 @@ __all__ = [
     "StageFailed", "Stalled", "Stop", "StopRun", "StoreSettings", "StoredReplay", "SyncTarget", "Team",
     "TorchLearner", "TorchOptimizer", "TorsoConfig", "TrackioSink", "TrainBatch", "TrainedPolicy", "Traits",
     "Transformer", "Transitions", "Trial", "Uniform", "Update", "UpdateMultiplier", "UserCodeFailed",
-    "UtteranceAdvantage", "Utterances", "VTrace", "WandbSink", "WeightsMismatch", "check_environment", "evaluate",
-    "export", "initial_value", "load", "merge", "placement", "plan", "resume", "source", "train",
+    "UtteranceAdvantage", "Utterances", "VTrace", "ValueCritic", "WandbSink", "WeightsMismatch", "check_environment",
+    "evaluate", "export", "initial_value", "load", "merge", "placement", "plan", "resume", "source", "train",
 ]
 # fmt: on
 

@@ -41,13 +41,12 @@ class ActorCriticAlgorithm(LearningAlgorithm):
     max_grad_norm: OrSchedule[Threshold] = 0.5
     optimizer: Optimizer = Adam(eps=1e-5)
     shared_torso: bool = False
-    normalize_values: bool = False
     critic_sees: Sequence[CriticSees] = OWN_OBSERVATION
     bootstrap_at_death: bool = False
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> ActorCritic:
         critic_torso = None if self.shared_torso else model
-        return ActorCritic(spaces, model, critic_torso, seed, self.normalize_values, self.critic_sees)
+        return ActorCritic(spaces, model, critic_torso, seed, self.critic_sees)
 
     def losses(self, spaces: Spaces) -> LossFunction:
         return A2CLoss(initial_value(self.value_coefficient), initial_value(self.entropy_coefficient))
@@ -58,7 +57,7 @@ class A2C(ActorCriticAlgorithm):
     """A2C's settings. Sizes are in agent steps of the policy."""
 
     name: ClassVar[str] = "a2c"
-    capabilities: ClassVar[Capabilities] = Capabilities(STOCHASTIC_ACTIONS, "on-policy", EstimatedBatch)
+    capabilities: ClassVar[Capabilities] = Capabilities(STOCHASTIC_ACTIONS, "on-policy", EstimatedBatch, critic=True)
 
     batch_agent_steps: Steps = 400
     microbatches: SmallCount = 1

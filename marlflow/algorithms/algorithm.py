@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from itertools import product
 from types import NoneType
 from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -29,8 +30,9 @@ from marlflow.learner.loss_groups import LossGroup, as_groups
 from marlflow.learner.optimizer import Adam, Optimizer
 from marlflow.learner.protocol import Learner
 from marlflow.policy.actor import Actor, EvaluationMode
+from marlflow.policy.normalized import ValueCritic
 from marlflow.policy.recurrent import RecurrentTorsoConfig
-from marlflow.policy.torso import TorsoConfig
+from marlflow.policy.torso import TorsoConfig, normalizes
 from marlflow.replay.protocol import Replay, SavedReplay
 
 Memory: TypeAlias = Literal["refused", "optional", "needed"]
@@ -91,6 +93,8 @@ class Capabilities:
     """Whether it needs the column `state`, the environment's global state."""
     tasks: bool = False
     """Whether it needs an environment with tasks."""
+    critic: bool = False
+    """Whether its network has critics of states (ValueCritic), which parts may change."""
     memory: Memory = "refused"
     """Whether recurrent models are refused, allowed or needed."""
     learns_on: LearnsOn = "learner"
@@ -175,7 +179,7 @@ class LossSettings:
     """Terms of the user's own, by name, added to the loss: functions `(module, minibatch) -> scalar`; see ExtraLoss."""
 
     parts: Mapping[str, Part | None] = field(default_factory=dict, kw_only=True, hash=False)
-    """Parts added to the algorithm, by name, such as a limit on costs; None is left out."""
+    """Parts added to the algorithm and its default, by name, such as a limit on costs; None leaves one out."""
 
     compile: Compile = field(default="auto", kw_only=True)
     """Whether updates are compiled by XLA: "auto" from 1,000 optimizer steps on, where they can be."""
@@ -214,12 +218,17 @@ class TorchAlgorithm(LossSettings):
             *critic_problems(self, spaces),
             *memory_problems(self.name, self.capabilities.memory, self.capabilities.joint, model),
         ]
-        return [*problems, *self._normalizing_problems(model)]
+        if normalizes(model) and not self.learner_sees_every_row:
+            reason, remedy = "its learner does not see all rows", "leave it off, or use ppo"
+            problems.append(Problem("cannot do normalize_observations", self.name, reason, remedy))
+        return problems
 
     @property
     def used_parts(self) -> dict[str, Part]:
-        """The parts that are not None, by name."""
-        return {name: part for name, part in self.parts.items() if part is not None}
+        """The parts that are not None, by name: the class's own, and those added."""
+        # As in YAML, `parts` adds to the default; only None takes one of these away.
+        own: Any = next(setting.default_factory for setting in fields(self) if setting.name == "parts")
+        return {name: part for name, part in {**own(), **self.parts}.items() if part is not None}
 
     def with_stages(self, point: Point, flow: Flow[Any], learner: Learner) -> Flow[Any]:
         """Return `flow` with the stages that parts have at this point of the plan; for use in `plan()`."""
@@ -235,10 +244,13 @@ class TorchAlgorithm(LossSettings):
         raise NotImplementedError
 
     def whole_network(self, members: Mapping[str, Member], seed: int) -> Any:
-        """Make the network of a learner, with the modules of its parts."""
+        """Make the network of a learner, with the modules and changes of its parts."""
         network = self._network_of(members, seed)
         for part in self.used_parts.values():
             part.extend(network, self, members, seed)
+        for part, module in product(self.used_parts.values(), network.modules()):
+            if isinstance(module, ValueCritic):
+                part.change_critic(module)
         return network
 
     def whole_losses(self, members: Mapping[str, Member]) -> Sequence[LossGroup]:
@@ -292,13 +304,6 @@ class TorchAlgorithm(LossSettings):
     def learner_sees_every_row(self) -> bool:
         """Whether the learner itself receives every row it learns from, as running statistics require."""
         return True
-
-    def _normalizing_problems(self, model: TorsoConfig) -> Iterator[Problem]:
-        settings = {"normalize_observations": model, "normalize_values": self}
-        for setting, owner in settings.items():
-            if getattr(owner, setting, False) and not self.learner_sees_every_row:
-                reason, remedy = "its learner does not see all rows", "leave it off, or use ppo"
-                yield Problem(f"cannot do {setting}", self.name, reason, remedy)
 
     def _setting_problems(self) -> Iterator[Problem]:
         owners: dict[str, Any] = {"": self, **{f"parts.{name}.": part for name, part in self.used_parts.items()}}

@@ -81,10 +81,9 @@ class PPO(ClippedAlgorithm):
     """PPO's settings; an update is one optimizer step."""
 
     name: ClassVar[str] = "ppo"
-    capabilities: ClassVar[Capabilities] = Capabilities(STOCHASTIC_ACTIONS, "on-policy", EstimatedBatch)
+    capabilities: ClassVar[Capabilities] = Capabilities(STOCHASTIC_ACTIONS, "on-policy", EstimatedBatch, critic=True)
 
     shared_torso: bool = False
-    normalize_values: bool = False
     critic_sees: Sequence[CriticSees] = OWN_OBSERVATION
     bootstrap_at_death: bool = False
     max_staleness: CountOrZero = 0
@@ -95,7 +94,7 @@ class PPO(ClippedAlgorithm):
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> ActorCritic:
         critic_torso = None if self.shared_torso else model
-        return ActorCritic(spaces, model, critic_torso, seed, self.normalize_values, self.critic_sees)
+        return ActorCritic(spaces, model, critic_torso, seed, self.critic_sees)
 
     def losses(self, spaces: Spaces) -> LossFunction | Sequence[LossGroup]:
         return PPOLoss(self.coefficients())

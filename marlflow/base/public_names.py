@@ -33,6 +33,7 @@ NAMES_BY_MODULE: Mapping[str, str] = {
         "JointOffPolicyActorCritic JointOffPolicyAlgorithm OffPolicyActorCritic OffPolicyAlgorithm"
     ),
     "marlflow.algorithms.part": "Part",
+    "marlflow.algorithms.pop_art": "PopArt",
     "marlflow.algorithms.ppo": "PPO",
     "marlflow.algorithms.ppo_loss": "Coefficients PPOLoss",
     "marlflow.algorithms.qmix": "QMIX",
@@ -89,6 +90,7 @@ NAMES_BY_MODULE: Mapping[str, str] = {
     "marlflow.observe.trackio": "TrackioSink",
     "marlflow.observe.wandb": "WandbSink",
     "marlflow.policy.actor": "Actor NetworkActor",
+    "marlflow.policy.normalized": "ValueCritic",
     "marlflow.policy.q": "QNetwork",
     "marlflow.policy.recurrent": "GRU LSTM RecurrentTorso RecurrentTorsoConfig",
     "marlflow.policy.torso": "CNN MLP NestedTorsoConfig TorsoConfig",

@@ -63,9 +63,15 @@ def test_an_algorithm_or_a_model_has_the_defaults_of_its_class(path: Path) -> No
 def _made(field: dataclasses.Field[Any]) -> Any:
     """The default of a setting; of one that is itself made from settings (a schedule, an optimizer), with its class."""
     value = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    if isinstance(value, Mapping):
+        return {name: _with_class(one) for name, one in value.items()}
+    return "???" if value is dataclasses.MISSING else _with_class(value)
+
+
+def _with_class(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {"_target_": f"{type(value).__module__}.{type(value).__qualname__}", **_plain(value)}
-    return "???" if value is dataclasses.MISSING else _plain(value)
+    return _plain(value)
 
 
 def _without(values: Mapping[str, Any], *names: str) -> dict[str, Any]:
