@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from marlflow.algorithms.qmix import QMIX
     from marlflow.algorithms.r2d2 import R2D2
     from marlflow.algorithms.recurrent_ppo import RecurrentPPO
+    from marlflow.algorithms.reward_unit import RewardUnit
     from marlflow.algorithms.sac import SAC
     from marlflow.algorithms.scripted import Random, Scripted
     from marlflow.algorithms.td3 import TD3
@@ -238,11 +239,11 @@ __all__ = [
     "PiecewiseConstant", "Place", "PlacementOverrides", "Plan", "PlanInvalid", "Policy", "PolicyStop", "Pool", "PopArt",
     "PopulationChange", "Prioritized", "Problem", "Publish", "QNetwork", "Random", "RandomSeats", "Range",
     "RatingSettings", "Record", "RecordsDamaged", "RecurrentPPO", "RecurrentTorso", "RecurrentTorsoConfig", "Replay",
-    "ReplayBuffer", "Report", "Reprioritize", "Reservoir", "Reset", "Resources", "Result", "Rollouts", "Rotation",
-    "RowRandom", "Rule", "RunEnd", "RunInfo", "RunPlacement", "RuntimeConfig", "RuntimeFailed", "ScheduledFloat",
-    "Scripted", "ShardedBatch", "Shards", "SnapshotEnv", "SnapshotLost", "SnapshotRules", "SplitSegments",
-    "StageFailed", "Stalled", "Stop", "StopRun", "StoreSettings", "StoredReplay", "SyncTarget", "Team",
-    "TorchLearner", "TorchOptimizer", "TorsoConfig", "TrackioSink", "TrainBatch", "TrainedPolicy", "Traits",
+    "ReplayBuffer", "Report", "Reprioritize", "Reservoir", "Reset", "Resources", "Result", "RewardUnit", "Rollouts",
+    "Rotation", "RowRandom", "Rule", "RunEnd", "RunInfo", "RunPlacement", "RuntimeConfig", "RuntimeFailed",
+    "ScheduledFloat", "Scripted", "ShardedBatch", "Shards", "SnapshotEnv", "SnapshotLost", "SnapshotRules",
+    "SplitSegments", "StageFailed", "Stalled", "Stop", "StopRun", "StoreSettings", "StoredReplay", "SyncTarget",
+    "Team", "TorchLearner", "TorchOptimizer", "TorsoConfig", "TrackioSink", "TrainBatch", "TrainedPolicy", "Traits",
     "Transformer", "Transitions", "Trial", "Uniform", "Update", "UpdateMultiplier", "UserCodeFailed",
     "UtteranceAdvantage", "Utterances", "VTrace", "ValueCritic", "WandbSink", "WeightsMismatch", "check_environment",
     "evaluate", "export", "initial_value", "load", "merge", "placement", "plan", "resume", "source", "train",

@@ -52,7 +52,6 @@ class VDN(JointReplayPlan):
     discount: Discount = 0.99
     n_step: SmallCount = 3
     team_reward: TeamReward = "mean"
-    normalize_rewards: bool = False
     sequence_agent_steps: Steps = 20
     burn_in_agent_steps: StepsOrZero = 10
     td_lambda: Share = 0.6
@@ -77,7 +76,7 @@ class VDN(JointReplayPlan):
         }
         mixer, seen = self._mixer(members, torch.Generator().manual_seed(seed + len(members)))
         is_recurrent = self.trains_on(members) is JointSequenceTransitions
-        return (RecurrentTeamQNetwork if is_recurrent else TeamQNetwork)(actors, mixer, seen, self.normalize_rewards)
+        return (RecurrentTeamQNetwork if is_recurrent else TeamQNetwork)(actors, mixer, seen)
 
     def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Actor:
         return self._network(spaces, model, seed).actor

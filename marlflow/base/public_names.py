@@ -39,6 +39,7 @@ NAMES_BY_MODULE: Mapping[str, str] = {
     "marlflow.algorithms.qmix": "QMIX",
     "marlflow.algorithms.r2d2": "R2D2",
     "marlflow.algorithms.recurrent_ppo": "RecurrentPPO",
+    "marlflow.algorithms.reward_unit": "RewardUnit",
     "marlflow.algorithms.sac": "SAC",
     "marlflow.algorithms.scripted": "Random Scripted",
     "marlflow.algorithms.td3": "TD3",

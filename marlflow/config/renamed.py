@@ -12,6 +12,7 @@ from marlflow.algorithms.algorithm import TorchAlgorithm
 from marlflow.algorithms.cost_limit import CostLimit
 from marlflow.algorithms.part import Part
 from marlflow.algorithms.pop_art import PopArt
+from marlflow.algorithms.reward_unit import RewardUnit
 from marlflow.algorithms.shipped import SHIPPED
 from marlflow.base.errors import Problem
 from marlflow.base.sentences import absent, nearest
@@ -27,6 +28,7 @@ KEYS: Final = {
     "waiting_fragments": "queue_fragments",
 }
 _RANGE: Final = "Annotated[int, Range(0, <at most>)] on each of its fields"
+_REWARDS: Final = "rewards={_target_: marlflow.RewardUnit}, or null for false"
 _VALUES: Final = "values={_target_: marlflow.PopArt}, or null for false"
 _PARTS: Final = {
     "cost_limit": "cost={_target_: marlflow.CostLimit, limit: <limit>}",
@@ -34,6 +36,7 @@ _PARTS: Final = {
     "kl_to_reference": "reference={_target_: marlflow.KLToReference, beta: <beta>}",
     "multiplier_learning_rate": "cost.multiplier_learning_rate",
     "normalise_returns": _VALUES,
+    "normalize_rewards": _REWARDS,
     "normalize_values": _VALUES,
 }
 """Settings that have become those of parts, under the names that the shipped groups of parts are shown with."""
@@ -44,6 +47,7 @@ _NOT_OF_ALL: Final = {
     "initial_multiplier": _LIMIT,
     "multiplier_learning_rate": _LIMIT,
     "normalise_returns": _POP_ART,
+    "normalize_rewards": ("normalization of rewards", RewardUnit()),
     "normalize_values": _POP_ART,
 }
 """What has become a part that some algorithms cannot have, and the part."""
@@ -97,6 +101,8 @@ def with_parts(policy: Any) -> Any:
     parts: dict[str, Any] = {}
     if (normalizes := algorithm.get("normalize_values")) is not None:
         parts["values"] = {TARGET: "marlflow.PopArt"} if normalizes else None
+    if algorithm.get("normalize_rewards"):
+        parts["rewards"] = {TARGET: "marlflow.RewardUnit"}
     if (beta := algorithm.get("kl_to_reference")) is not None:
         parts["reference"] = {TARGET: "marlflow.KLToReference", "beta": beta}
     if (limit := algorithm.get("cost_limit")) is not None:

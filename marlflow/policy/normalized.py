@@ -158,7 +158,7 @@ class ReturnScale(nn.Module):
             head.bias.copy_((head.bias * deviation + mean - self.moments.mean) / now)
 
 
-class RewardUnit(nn.Module):
+class RewardMoments(nn.Module):
     """Divides rewards by their running root mean square, so that learning does not depend on their unit.
 
     Nothing is subtracted: that would change what it is worth to end an episode early.

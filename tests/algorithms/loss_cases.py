@@ -55,7 +55,7 @@ VARIANTS: Sequence[mf.Algorithm] = (
     mf.SAC(parts={"cost": mf.CostLimit(1.0)}),
     mf.MAML(order="first"),
     mf.ArCHer(token_baseline=False),
-    mf.VDN(normalize_rewards=True),
+    mf.VDN(parts={"rewards": mf.RewardUnit()}),
     mf.MADDPG(others="policies"),
     mf.MASAC(others="policies"),
 )

@@ -385,6 +385,11 @@ REFUSED = {
         {"all": Everything(fixed=mf.Linear(0.0, 1.0, 5))},  # type: ignore[arg-type]
         "policies.cart.algorithm.parts.all.fixed must be a number",
     ),
+    "no unit of rewards": (
+        SMALL_DQN,
+        {"rewards": mf.RewardUnit()},
+        "cannot have a RewardUnit: its loss has no unit of",
+    ),
     "no critic": (SMALL_DQN, {"values": mf.PopArt()}, "cannot have a PopArt: it has no critic of states"),
     "no part": (SMALL_PPO, {"all": 3}, "policies.cart.algorithm.parts.all must be Part or null, not 3"),
     "a list": (SMALL_PPO, [Everything()], "policies.cart.algorithm.parts must be a mapping {...}, not"),
@@ -433,6 +438,8 @@ def test_normalization_of_values_is_read_as_a_part_and_other_parts_stay(normaliz
     read = with_parts({"algorithm": {"normalize_values": normalizes, "parts": others}})
     assert read == {"algorithm": {"parts": {"values": values, **others}}}
     assert list(read["algorithm"]["parts"]) == ["values", "cost"]
+    of_team = with_parts({"algorithm": {"normalize_rewards": normalizes}})["algorithm"]["parts"]
+    assert of_team == ({"rewards": {"_target_": "marlflow.RewardUnit"}} if normalizes else {})
 
 
 # -- critics ----------------------------------------------------------------------------------------------------------

@@ -145,3 +145,13 @@ def test_normalization_of_values_is_offered_only_to_algorithms_with_a_critic(set
             f"there is no {key}; it has become policies.cart.algorithm.parts.values={{_target_: marlflow.PopArt}}, or "
             "null for false"
         ]
+
+
+def test_normalization_of_rewards_is_offered_to_teams() -> None:
+    key, told = "policies.cart.algorithm.normalize_rewards", "there is no policies.cart.algorithm.normalize_rewards; "
+    assert problems_of_overrides("policy@policies.cart=vdn", f"{key}=true") == [
+        f"{told}it has become policies.cart.algorithm.parts.rewards={{_target_: marlflow.RewardUnit}}, or null for "
+        "false"
+    ]
+    (problem,) = problems_of_overrides("policy@policies.cart=ppo", f"{key}=true")
+    assert problem.startswith(f"{told}normalization of rewards has become a part, and ppo cannot have a RewardUnit")

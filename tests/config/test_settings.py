@@ -64,7 +64,7 @@ ACCEPTED: Mapping[str, set[str]] = {
     "2**63": THRESHOLDS | ANY_SIZE | BOUNDS_OF_SCHEDULES | OF_THE_ENVIRONMENT,
     "true": names("""
         at_start batched bootstrap_at_death compile compiled dashboard double dueling jsonl mirrored momentum
-        normalize_advantages normalize_observations normalize_rewards prioritized shared_torso spread
+        normalize_advantages normalize_observations prioritized shared_torso spread
         squash_state symmetric tensorboard token_baseline trace velocities
     """),
     "10**400": OF_THE_ENVIRONMENT,
@@ -123,6 +123,7 @@ KINDS = (
         mf.CostLimit,
         mf.KLToReference,
         mf.PopArt,
+        mf.RewardUnit,
     ),
     *(mf.FromRun, mf.Frozen),
     *(
