@@ -14,7 +14,7 @@ from gymnasium import spaces as gym
 from marlflow.algorithms.part import Part, Point, added_by, part_problems, scheduled_parts, with_stage
 from marlflow.base.errors import Problem, ProblemKind
 from marlflow.base.info_columns import At
-from marlflow.base.ranges import LearningRate, Threshold
+from marlflow.base.ranges import CountOrZero, LearningRate, Threshold
 from marlflow.base.schedules import OrSchedule, Schedule, initial_value, scheduled
 from marlflow.base.spaces import Spaces
 from marlflow.batches.critic_input import OWN_OBSERVATION, CriticSees, critic_input_problems
@@ -201,6 +201,11 @@ class TorchAlgorithm(LossSettings):
     learning_rate: OrSchedule[LearningRate]
     max_grad_norm: OrSchedule[Threshold] = float("inf")
     optimizer: Optimizer = Adam()
+    # Of algorithms that do not have these as settings.
+    critic_sees: Sequence[str] = OWN_OBSERVATION
+    shared_torso: bool = False
+    bootstrap_at_death: bool = False
+    max_staleness: CountOrZero = 0
 
     stages: ClassVar[Mapping[str, Where]] = {}
     actor_only_settings: ClassVar[frozenset[str]] = frozenset({"epsilon", "exploration_noise"})
@@ -343,7 +348,7 @@ class LearningAlgorithm(TorchAlgorithm):
 
     def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Actor:
         # Nothing here uses the critic, so it need not see a state, which the spaces of opponents do not have.
-        has_central_critic = critic_sees(self) != OWN_OBSERVATION
+        has_central_critic = tuple(self.critic_sees) != OWN_OBSERVATION
         acting = replace(self, critic_sees=OWN_OBSERVATION) if has_central_critic else self  # type: ignore[call-arg]
         actor: Actor = acting.network(spaces, model, seed).actor
         return actor
@@ -416,7 +421,8 @@ def cannot_act(name: str, spaces: Spaces, reason: str = "", remedy: str = "") ->
 
 def critic_sees(algorithm: Algorithm | TorchAlgorithm) -> tuple[CriticSees, ...]:
     """Return what the algorithm's critic sees; its own observation unless `critic_sees` says otherwise."""
-    return tuple(getattr(algorithm, "critic_sees", OWN_OBSERVATION))
+    sees: Any = algorithm.critic_sees if isinstance(algorithm, TorchAlgorithm) else OWN_OBSERVATION
+    return tuple(sees)
 
 
 def needs_state(algorithm: Algorithm) -> bool:
@@ -430,7 +436,7 @@ def critic_problems(algorithm: Algorithm | TorchAlgorithm, spaces: Spaces) -> It
     sees = critic_sees(algorithm)
     for problem, remedy in critic_input_problems(spaces, sees):
         yield Problem(f"has a critic that {problem}", algorithm.name, remedy=remedy)
-    if sees != OWN_OBSERVATION and getattr(algorithm, "shared_torso", False):
+    if sees != OWN_OBSERVATION and isinstance(algorithm, TorchAlgorithm) and algorithm.shared_torso:
         message = f"cannot share layers of an actor, which sees obs, with a critic that sees {', '.join(sees)}"
         yield Problem(message, algorithm.name, remedy="set shared_torso=false")
 

@@ -54,9 +54,6 @@ class ClippedSettings(TorchAlgorithm):
 class ClippedAlgorithm(ClippedSettings, LearningAlgorithm):
     """The plan of PPO and recurrent PPO, which have these settings, too."""
 
-    bootstrap_at_death: bool
-    max_staleness: CountOrZero
-
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay] = ()) -> Plan:
         estimate = Advantages(initial_value(self.discount), initial_value(self.gae_lambda), self.bootstrap_at_death)
         batches = experience.gather(self.batches())
