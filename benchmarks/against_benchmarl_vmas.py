@@ -104,7 +104,7 @@ def train_with_marlflow(algorithm: str, scenario: str, env_steps: int, seed: int
         "minibatch_agent_steps": settings["minibatch_env_steps"] * agents,
         **{name: settings[name] for name in ("epochs", "learning_rate", "discount", "gae_lambda", "compile")},
     }
-    made = PPO(**shared) if algorithm == "ippo" else MAPPO(**shared, critic_sees=["state"], normalize_values=False)
+    made = PPO(**shared) if algorithm == "ippo" else MAPPO(**shared, critic_sees=["state"], parts={"values": None})
     arguments = {"scenario": scenario, "parameters": PARAMETERS[scenario], "max_env_steps": 100}
     cores = settings["cores"]
     env_of_worker = Env("marlflow.env.batched.vmas.VmasEnv", arguments, num_envs=settings["num_envs"], batched=True)

@@ -242,7 +242,7 @@ _TOKENS = (
         learning_rate="{_target_: marlflow.Linear, start: 1e-3, end: 1e-5, agent_steps: 16000}",
         discount=1.0,
         entropy_coefficient=0.0,
-        normalize_values="true",
+        parts="{values: {_target_: marlflow.PopArt}}",
     ),
     "model@policies.speaker.model=transformer",
     f"policies.speaker.init={{run: '{_REFERENCE}', parts: [actor]}}",

@@ -7,7 +7,12 @@ from collections.abc import Sequence
 from benchmarks.team_case import Case, learner_of, learns_with
 
 _FINAL = ("evaluation.final_episodes=400", "evaluation.every_env_steps=100000")
-_SPREAD_PPO = {"discount": 0.95, "learning_rate": 1e-3, "minibatch_agent_steps": 1_000, "normalize_values": "true"}
+_SPREAD_PPO = {
+    "discount": 0.95,
+    "learning_rate": 1e-3,
+    "minibatch_agent_steps": 1_000,
+    "parts": "{values: {_target_: marlflow.PopArt}}",
+}
 # Between "nearest" and "assigned" of benchmarks/team_references.py.
 _SPREAD_BAR = -16.0
 _SPREAD_CASES = (

@@ -184,7 +184,11 @@ _RECALL_CASES = (
         (
             *_RECALL,
             *learns_with(
-                "recurrent_ppo", **_RECALL_SETTINGS, normalize_values="true", epochs=5, minibatch_agent_steps=400
+                "recurrent_ppo",
+                **_RECALL_SETTINGS,
+                parts="{values: {_target_: marlflow.PopArt}}",
+                epochs=5,
+                minibatch_agent_steps=400,
             ),
             "stop.env_steps=40000",
         ),

@@ -62,8 +62,8 @@ SETTINGS = """
   `at(agent_steps)`.
 - **Optimizer.** `optimizer` is `marlflow.learner.optimizer.Adam`, or a class of torch.optim with its settings.
   Gradients are scaled down to `max_grad_norm`.
-- **Normalization.** `model.normalize_observations` normalizes observations by their running mean and variance.
-  `algorithm.normalize_values`, for algorithms with a critic of states, normalizes the value targets (Pop-Art). The
+- **Normalization.** `model.normalize_observations` normalizes observations by their running mean and variance. The part
+  `PopArt`, for algorithms with a critic of states, normalizes the value targets; `mappo` and `happo` have it. The
   statistics are part of the policy: they are published, saved in checkpoints, and resumed with its weights.
 - **Parts.** `algorithm.parts` adds to an algorithm what its file does not have. `CostLimit` of PPO, MAPPO and SAC keeps
   the mean `info["cost"]` of an agent per episode below a limit, by a Lagrange multiplier

@@ -99,12 +99,25 @@ def arguments(kind: type) -> list[Field[Any]]:
 
 def key(kind: type, name: str, value: Any, depth: int = 0) -> str:
     """Return the lines of a key and of those below it."""
+    if isinstance(value, Mapping) and value:
+        entries = "".join(
+            line(f"{one}:", summary(made), depth + 1)
+            + line(f"{TARGET}: {path_of(type(made))}", "", depth + 2)
+            + keys(made, depth + 2)
+            for one, made in value.items()
+        )
+        return line(f"{name}:", comment_of(kind, name), depth) + entries
     if not is_dataclass(value):
         return line(f"{name}: {in_yaml(value)}", comment_of(kind, name), depth)
     made, hint = type(value), hints_of(kind)[name]
     # A class that the field itself names needs no `_target_`.
     target = "" if made in (hint, *get_args(hint)) else line(f"{TARGET}: {path_of(made)}", "", depth + 1)
     return line(f"{name}:", comment_of(kind, name), depth) + target + keys(value, depth + 1)
+
+
+def summary(made: Any) -> str:
+    """Return the first line of the docstring of an object's class."""
+    return (inspect.getdoc(type(made)) or "").partition("\n")[0]
 
 
 def line(text: str, comment: str, depth: int) -> str:
@@ -131,7 +144,6 @@ def in_yaml(value: Any) -> str:
     if value is MISSING:
         return "???"
     if isinstance(value, Mapping):
-        assert not value, "defaults have no mappings with entries"
         return "{}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(in_yaml, value))}]"

@@ -79,9 +79,8 @@ def improve(first: Path, second: Path, beta: float) -> dict[str, float]:
         epochs=4,
         learning_rate=mf.Linear(1e-3, 1e-5, 9_600),
         discount=1.0,
-        normalize_values=True,
         entropy_coefficient=0.0,
-        parts={"reference": mf.KLToReference(beta)},
+        parts={"values": mf.PopArt(), "reference": mf.KLToReference(beta)},
     )
     speaker = mf.Policy(ppo, mf.Transformer(), init=mf.FromRun(second, "speaker"))
     listener = mf.Policy(mf.Frozen(first, "listener"))

@@ -46,11 +46,13 @@ if TYPE_CHECKING:
         OffPolicyAlgorithm,
     )
     from marlflow.algorithms.part import Part
+    from marlflow.algorithms.pop_art import PopArt
     from marlflow.algorithms.ppo import PPO
     from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
     from marlflow.algorithms.qmix import QMIX
     from marlflow.algorithms.r2d2 import R2D2
     from marlflow.algorithms.recurrent_ppo import RecurrentPPO
+    from marlflow.algorithms.reward_unit import RewardUnit
     from marlflow.algorithms.sac import SAC
     from marlflow.algorithms.scripted import Random, Scripted
     from marlflow.algorithms.td3 import TD3
@@ -157,6 +159,7 @@ if TYPE_CHECKING:
     from marlflow.observe.trackio import TrackioSink
     from marlflow.observe.wandb import WandbSink
     from marlflow.policy.actor import Actor, NetworkActor
+    from marlflow.policy.normalized import ValueCritic
     from marlflow.policy.q import QNetwork
     from marlflow.policy.recurrent import GRU, LSTM, RecurrentTorso, RecurrentTorsoConfig
     from marlflow.policy.torso import CNN, MLP, NestedTorsoConfig, TorsoConfig
@@ -217,34 +220,33 @@ __all__ = [
     "A2C", "A3C", "APPO", "BC", "CNN", "DDPG", "DDPPO", "DQN", "GRU", "HAPPO", "IMPALA", "LSTM", "MADDPG", "MAML",
     "MAPPO", "MARWIL", "MASAC", "MATD3", "MLP", "NFSP", "PFSP", "PPO", "PSRO", "QMIX", "R2D2", "SAC", "TD3", "VDN",
     "Actor", "ActorLost", "Adam", "Adapt", "Advantages", "AgentSteps", "Algorithm", "AlphaStar", "ApeX",
-    "ApplyGradients", "ArCHer", "AtMost", "Average", "Batch", "BatchedEnv", "BatchedStep", "BudgetExceeded",
-    "ByPolicy", "ByShard", "ByTask", "Callback", "Capabilities", "CheckpointConfig", "CheckpointFailed",
-    "CheckpointUnusable", "Clone", "Coefficients", "Collect", "CollectNext", "ColumnMissing", "ComputeGradients",
-    "Concat", "ConfigInvalid", "CosineDecay", "CostAdvantages", "CostLimit", "CutSequences", "Decisions",
-    "DeltaUniform", "Draw", "DropStale", "EachPolicy", "EarlyStop", "EndOfFlow", "Env", "EnvironmentFailed",
-    "EnvironmentHung", "EpisodeId", "EstimatedBatch", "EstimatedJointBatches", "EvaluateNow", "Evaluation",
-    "EvaluationEvent", "EvaluationResult", "Experiment", "Exported", "ExtraLoss", "FaultEvent", "Faults",
-    "Fictitious", "Flow", "Fragment", "Freely", "FromRun", "Frozen", "FunctionalEnv", "FunctionalStep",
-    "FunctionalWrapper", "GameOutcome", "Gradients", "InTurn", "InferencePlacement", "InfoMetric",
-    "InitialPriorities", "Insert", "InvalidInput", "Join", "JoinSegments", "JointAdvantages", "JointAlgorithm",
-    "JointBatch", "JointBatches", "JointFragment", "JointOffPolicyActorCritic", "JointOffPolicyAlgorithm",
-    "JointSegments", "JointSequenceTransitions", "JointTransitions", "KLToReference", "LatestPast", "League",
-    "LeagueMode", "LeaguePlayer", "LeagueView", "Learn", "LearnInOrder", "Learner", "LearnerConfig",
-    "LearnerPlacement", "LearningAlgorithm", "Linear", "Located", "Log", "LossFunction", "LossGroup", "LossTerms",
-    "MarlflowError", "MatchRules", "Matchmaker", "MatchmakerFailed", "Member", "MetaLearn", "MlflowSink", "NStep",
-    "NaiveSelfPlay", "NestedTorsoConfig", "NetworkActor", "Normalize", "OffPolicyActorCritic", "OffPolicyAlgorithm",
-    "OfflineData", "OperatorRaised", "Optimizer", "PPOLoss", "Part", "PartState", "PayoffSettings",
-    "PiecewiseConstant", "Place", "PlacementOverrides", "Plan", "PlanInvalid", "Policy", "PolicyStop", "Pool",
-    "PopulationChange", "Prioritized", "Problem", "Publish", "QNetwork", "Random", "RandomSeats", "Range",
-    "RatingSettings", "Record", "RecordsDamaged", "RecurrentPPO", "RecurrentTorso", "RecurrentTorsoConfig", "Replay",
-    "ReplayBuffer", "Report", "Reprioritize", "Reservoir", "Reset", "Resources", "Result", "Rollouts", "Rotation",
-    "RowRandom", "Rule", "RunEnd", "RunInfo", "RunPage", "RunPlacement", "RuntimeConfig", "RuntimeFailed",
-    "ScheduledFloat", "Scripted", "ShardedBatch", "Shards", "SnapshotEnv", "SnapshotLost", "SnapshotRules",
-    "SplitSegments", "StageFailed", "Stalled", "Stop", "StopRun", "StoreSettings", "StoredReplay", "SyncTarget", "Team",
-    "TorchLearner", "TorchOptimizer", "TorsoConfig", "TrackioSink", "TrainBatch", "TrainedPolicy", "Traits",
-    "Transformer", "Transitions", "Trial", "Uniform", "Update", "UpdateMultiplier", "UserCodeFailed",
-    "UtteranceAdvantage", "Utterances", "VTrace", "WandbSink", "WeightsMismatch", "check_environment", "evaluate",
-    "export", "initial_value", "load", "merge", "placement", "plan", "resume", "source", "train",
+    "ApplyGradients", "ArCHer", "AtMost", "Average", "Batch", "BatchedEnv", "BatchedStep", "BudgetExceeded", "ByPolicy",
+    "ByShard", "ByTask", "Callback", "Capabilities", "CheckpointConfig", "CheckpointFailed", "CheckpointUnusable",
+    "Clone", "Coefficients", "Collect", "CollectNext", "ColumnMissing", "ComputeGradients", "Concat", "ConfigInvalid",
+    "CosineDecay", "CostAdvantages", "CostLimit", "CutSequences", "Decisions", "DeltaUniform", "Draw", "DropStale",
+    "EachPolicy", "EarlyStop", "EndOfFlow", "Env", "EnvironmentFailed", "EnvironmentHung", "EpisodeId",
+    "EstimatedBatch", "EstimatedJointBatches", "EvaluateNow", "Evaluation", "EvaluationEvent", "EvaluationResult",
+    "Experiment", "Exported", "ExtraLoss", "FaultEvent", "Faults", "Fictitious", "Flow", "Fragment", "Freely",
+    "FromRun", "Frozen", "FunctionalEnv", "FunctionalStep", "FunctionalWrapper", "GameOutcome", "Gradients", "InTurn",
+    "InferencePlacement", "InfoMetric", "InitialPriorities", "Insert", "InvalidInput", "Join", "JoinSegments",
+    "JointAdvantages", "JointAlgorithm", "JointBatch", "JointBatches", "JointFragment", "JointOffPolicyActorCritic",
+    "JointOffPolicyAlgorithm", "JointSegments", "JointSequenceTransitions", "JointTransitions", "KLToReference",
+    "LatestPast", "League", "LeagueMode", "LeaguePlayer", "LeagueView", "Learn", "LearnInOrder", "Learner",
+    "LearnerConfig", "LearnerPlacement", "LearningAlgorithm", "Linear", "Located", "Log", "LossFunction", "LossGroup",
+    "LossTerms", "MarlflowError", "MatchRules", "Matchmaker", "MatchmakerFailed", "Member", "MetaLearn", "MlflowSink",
+    "NStep", "NaiveSelfPlay", "NestedTorsoConfig", "NetworkActor", "Normalize", "OffPolicyActorCritic",
+    "OffPolicyAlgorithm", "OfflineData", "OperatorRaised", "Optimizer", "PPOLoss", "Part", "PartState",
+    "PayoffSettings", "PiecewiseConstant", "Place", "PlacementOverrides", "Plan", "PlanInvalid", "Policy", "PolicyStop",
+    "Pool", "PopArt", "PopulationChange", "Prioritized", "Problem", "Publish", "QNetwork", "Random", "RandomSeats",
+    "Range", "RatingSettings", "Record", "RecordsDamaged", "RecurrentPPO", "RecurrentTorso", "RecurrentTorsoConfig",
+    "Replay", "ReplayBuffer", "Report", "Reprioritize", "Reservoir", "Reset", "Resources", "Result", "RewardUnit",
+    "Rollouts", "Rotation", "RowRandom", "Rule", "RunEnd", "RunInfo", "RunPage", "RunPlacement", "RuntimeConfig",
+    "RuntimeFailed", "ScheduledFloat", "Scripted", "ShardedBatch", "Shards", "SnapshotEnv", "SnapshotLost",
+    "SnapshotRules", "SplitSegments", "StageFailed", "Stalled", "Stop", "StopRun", "StoreSettings", "StoredReplay",
+    "SyncTarget", "Team", "TorchLearner", "TorchOptimizer", "TorsoConfig", "TrackioSink", "TrainBatch", "TrainedPolicy",
+    "Traits", "Transformer", "Transitions", "Trial", "Uniform", "Update", "UpdateMultiplier", "UserCodeFailed",
+    "UtteranceAdvantage", "Utterances", "VTrace", "ValueCritic", "WandbSink", "WeightsMismatch", "check_environment",
+    "evaluate", "export", "initial_value", "load", "merge", "placement", "plan", "resume", "source", "train",
 ]
 # fmt: on
 

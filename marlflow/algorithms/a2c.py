@@ -40,15 +40,13 @@ class ActorCriticAlgorithm(LearningAlgorithm):
     entropy_coefficient: OrSchedule[Weight] = 0.01  #: weight of the entropy bonus
     max_grad_norm: OrSchedule[Threshold] = 0.5
     optimizer: Optimizer = Adam(eps=1e-5)
-    shared_torso: bool = False  #: whether actor and critic share all layers but the last
-    normalize_values: bool = False  #: whether value targets are normalized by running statistics (Pop-Art)
-    #: input of the critic: state (of the environment), obs (of its agent), agent (id)
+    shared_torso: bool = False
     critic_sees: Sequence[CriticSees] = OWN_OBSERVATION
-    bootstrap_at_death: bool = False  #: after a death, the mean value of the survivors, not 0; for common rewards
+    bootstrap_at_death: bool = False
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> ActorCritic:
         critic_torso = None if self.shared_torso else model
-        return ActorCritic(spaces, model, critic_torso, seed, self.normalize_values, self.critic_sees)
+        return ActorCritic(spaces, model, critic_torso, seed, self.critic_sees)
 
     def losses(self, spaces: Spaces) -> LossFunction:
         return A2CLoss(initial_value(self.value_coefficient), initial_value(self.entropy_coefficient))
@@ -59,12 +57,12 @@ class A2C(ActorCriticAlgorithm):
     """A2C's settings. Sizes are in agent steps of the policy."""
 
     name: ClassVar[str] = "a2c"
-    capabilities: ClassVar[Capabilities] = Capabilities(STOCHASTIC_ACTIONS, "on-policy", EstimatedBatch)
+    capabilities: ClassVar[Capabilities] = Capabilities(STOCHASTIC_ACTIONS, "on-policy", EstimatedBatch, critic=True)
 
     batch_agent_steps: Steps = 400  #: minimum agent steps in a batch
     microbatches: SmallCount = 1  #: batches whose gradients are averaged into one optimizer step
     gae_lambda: OrSchedule[Share] = 1.0  #: generalized advantage estimation: 0 is one-step, 1 is the whole return
-    max_staleness: CountOrZero = 0  #: weight versions that a row may be behind the learner
+    max_staleness: CountOrZero = 0
 
     @property
     def learner_sees_every_row(self) -> bool:

@@ -28,7 +28,7 @@ class A3C(ActorCriticAlgorithm):
     """A3C's settings. A batch is one worker's fragment, `rollouts.fragment_env_steps`."""
 
     name: ClassVar[str] = "a3c"
-    capabilities: ClassVar[Capabilities] = Capabilities(STOCHASTIC_ACTIONS, "on-policy", EstimatedBatch)
+    capabilities: ClassVar[Capabilities] = Capabilities(STOCHASTIC_ACTIONS, "on-policy", EstimatedBatch, critic=True)
     stages: ClassVar[Mapping[str, Where]] = {"Advantages": "worker", "ComputeGradients": "worker"}
 
     gae_lambda: OrSchedule[Share] = 1.0  #: generalized advantage estimation: 0 is one-step, 1 is the whole return

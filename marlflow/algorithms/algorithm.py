@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from itertools import product
 from types import NoneType
 from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -13,7 +14,7 @@ from gymnasium import spaces as gym
 from marlflow.algorithms.part import Part, Point, added_by, part_problems, scheduled_parts, with_stage
 from marlflow.base.errors import Problem, ProblemKind
 from marlflow.base.info_columns import At
-from marlflow.base.ranges import LearningRate, Threshold
+from marlflow.base.ranges import CountOrZero, LearningRate, Threshold
 from marlflow.base.schedules import OrSchedule, Schedule, initial_value, scheduled
 from marlflow.base.spaces import Spaces
 from marlflow.batches.critic_input import OWN_OBSERVATION, CriticSees, critic_input_problems
@@ -29,8 +30,9 @@ from marlflow.learner.loss_groups import LossGroup, as_groups
 from marlflow.learner.optimizer import Adam, Optimizer
 from marlflow.learner.protocol import Learner
 from marlflow.policy.actor import Actor, EvaluationMode
+from marlflow.policy.normalized import ValueCritic
 from marlflow.policy.recurrent import RecurrentTorsoConfig
-from marlflow.policy.torso import TorsoConfig
+from marlflow.policy.torso import TorsoConfig, normalizes
 from marlflow.replay.protocol import Replay, SavedReplay
 
 Memory: TypeAlias = Literal["refused", "optional", "needed"]
@@ -91,6 +93,8 @@ class Capabilities:
     """Whether it needs the column `state`, the environment's global state."""
     tasks: bool = False
     """Whether it needs an environment with tasks."""
+    critic: bool = False
+    """Whether its network has critics of states (ValueCritic), which parts may change."""
     memory: Memory = "refused"
     """Whether recurrent models are refused, allowed or needed."""
     learns_on: LearnsOn = "learner"
@@ -175,8 +179,8 @@ class LossSettings:
     #: functions (module, minibatch) -> scalar; see ExtraLoss
     extra_losses: ExtraLosses = field(default_factory=dict, kw_only=True, hash=False)
 
-    #: parts added to it, by name, such as a limit on costs, {<name>: {_target_: marlflow.CostLimit, limit: 0.25}}; None
-    #: leaves one out
+    #: parts added to it and its default, by name, such as a limit on costs, {<name>: {_target_: marlflow.CostLimit,
+    #: limit: 0.25}}; None leaves one out
     parts: Mapping[str, Part | None] = field(default_factory=dict, kw_only=True, hash=False)
 
     #: whether updates are compiled by XLA: auto, True, or False; auto: from 1,000 optimizer steps on, where they can be
@@ -199,6 +203,12 @@ class TorchAlgorithm(LossSettings):
     learning_rate: OrSchedule[LearningRate]  #: step size of the optimizer
     max_grad_norm: OrSchedule[Threshold] = float("inf")  #: maximum gradient norm; larger gradients are scaled down
     optimizer: Optimizer = Adam()  #: Adam, or a torch.optim class with its settings
+    # Of algorithms that do not have these as settings.
+    #: input of the critic: state (of the environment), obs (of its agent), agent (id)
+    critic_sees: Sequence[str] = OWN_OBSERVATION
+    shared_torso: bool = False  #: whether actor and critic share all layers but the last
+    bootstrap_at_death: bool = False  #: after a death, the mean value of the survivors, not 0; for common rewards
+    max_staleness: CountOrZero = 0  #: weight versions that a row may be behind the learner
 
     stages: ClassVar[Mapping[str, Where]] = {}
     actor_only_settings: ClassVar[frozenset[str]] = frozenset({"epsilon", "exploration_noise"})
@@ -216,12 +226,17 @@ class TorchAlgorithm(LossSettings):
             *critic_problems(self, spaces),
             *memory_problems(self.name, self.capabilities.memory, self.capabilities.joint, model),
         ]
-        return [*problems, *self._normalizing_problems(model)]
+        if normalizes(model) and not self.learner_sees_every_row:
+            reason, remedy = "its learner does not see all rows", "leave it off, or use ppo"
+            problems.append(Problem("cannot do normalize_observations", self.name, reason, remedy))
+        return problems
 
     @property
     def used_parts(self) -> dict[str, Part]:
-        """The parts that are not None, by name."""
-        return {name: part for name, part in self.parts.items() if part is not None}
+        """The parts that are not None, by name: the class's own, and those added."""
+        # As in YAML, `parts` adds to the default; only None takes one of these away.
+        own: Any = next(setting.default_factory for setting in fields(self) if setting.name == "parts")
+        return {name: part for name, part in {**own(), **self.parts}.items() if part is not None}
 
     def with_stages(self, point: Point, flow: Flow[Any], learner: Learner) -> Flow[Any]:
         """Return `flow` with the stages that parts have at this point of the plan; for use in `plan()`."""
@@ -237,10 +252,13 @@ class TorchAlgorithm(LossSettings):
         raise NotImplementedError
 
     def whole_network(self, members: Mapping[str, Member], seed: int) -> Any:
-        """Make the network of a learner, with the modules of its parts."""
+        """Make the network of a learner, with the modules and changes of its parts."""
         network = self._network_of(members, seed)
         for part in self.used_parts.values():
             part.extend(network, self, members, seed)
+        for part, module in product(self.used_parts.values(), network.modules()):
+            if isinstance(module, ValueCritic):
+                part.change_critic(module)
         return network
 
     def whole_losses(self, members: Mapping[str, Member]) -> Sequence[LossGroup]:
@@ -295,13 +313,6 @@ class TorchAlgorithm(LossSettings):
         """Whether the learner itself receives every row it learns from, as running statistics require."""
         return True
 
-    def _normalizing_problems(self, model: TorsoConfig) -> Iterator[Problem]:
-        settings = {"normalize_observations": model, "normalize_values": self}
-        for setting, owner in settings.items():
-            if getattr(owner, setting, False) and not self.learner_sees_every_row:
-                reason, remedy = "its learner does not see all rows", "leave it off, or use ppo"
-                yield Problem(f"cannot do {setting}", self.name, reason, remedy)
-
     def _setting_problems(self) -> Iterator[Problem]:
         owners: dict[str, Any] = {"": self, **{f"parts.{name}.": part for name, part in self.used_parts.items()}}
         for path, owner in owners.items():
@@ -340,7 +351,7 @@ class LearningAlgorithm(TorchAlgorithm):
 
     def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Actor:
         # Nothing here uses the critic, so it need not see a state, which the spaces of opponents do not have.
-        has_central_critic = critic_sees(self) != OWN_OBSERVATION
+        has_central_critic = tuple(self.critic_sees) != OWN_OBSERVATION
         acting = replace(self, critic_sees=OWN_OBSERVATION) if has_central_critic else self  # type: ignore[call-arg]
         actor: Actor = acting.network(spaces, model, seed).actor
         return actor
@@ -413,7 +424,8 @@ def cannot_act(name: str, spaces: Spaces, reason: str = "", remedy: str = "") ->
 
 def critic_sees(algorithm: Algorithm | TorchAlgorithm) -> tuple[CriticSees, ...]:
     """Return what the algorithm's critic sees; its own observation unless `critic_sees` says otherwise."""
-    return tuple(getattr(algorithm, "critic_sees", OWN_OBSERVATION))
+    sees: Any = algorithm.critic_sees if isinstance(algorithm, TorchAlgorithm) else OWN_OBSERVATION
+    return tuple(sees)
 
 
 def needs_state(algorithm: Algorithm) -> bool:
@@ -427,7 +439,7 @@ def critic_problems(algorithm: Algorithm | TorchAlgorithm, spaces: Spaces) -> It
     sees = critic_sees(algorithm)
     for problem, remedy in critic_input_problems(spaces, sees):
         yield Problem(f"has a critic that {problem}", algorithm.name, remedy=remedy)
-    if sees != OWN_OBSERVATION and getattr(algorithm, "shared_torso", False):
+    if sees != OWN_OBSERVATION and isinstance(algorithm, TorchAlgorithm) and algorithm.shared_torso:
         message = f"cannot share layers of an actor, which sees obs, with a critic that sees {', '.join(sees)}"
         yield Problem(message, algorithm.name, remedy="set shared_torso=false")
 

@@ -34,7 +34,7 @@ class APPO(ActorCriticAlgorithm):
     """APPO's settings; an update is one optimizer step."""
 
     name: ClassVar[str] = "appo"
-    capabilities: ClassVar[Capabilities] = Capabilities(STOCHASTIC_ACTIONS, "off-policy", EstimatedBatch)
+    capabilities: ClassVar[Capabilities] = Capabilities(STOCHASTIC_ACTIONS, "off-policy", EstimatedBatch, critic=True)
 
     batch_agent_steps: Steps = 2_000  #: minimum agent steps in a batch
     queue_fragments: Count = 4  #: fragments that may wait for the learner; beyond that, the oldest are dropped

@@ -38,7 +38,7 @@ from marlflow.learner.loss_groups import LossGroup
 from marlflow.learner.optimizer import Adam, Optimizer
 from marlflow.learner.protocol import Learner
 from marlflow.policy.actor import Actor
-from marlflow.policy.torso import TorsoConfig
+from marlflow.policy.torso import TorsoConfig, normalizes
 from marlflow.policy.utterance import UtteranceNetwork, token_actor
 from marlflow.replay.protocol import Replay
 from marlflow.replay.utterances import UtteranceReplay
@@ -119,7 +119,7 @@ class ArCHer(LearningAlgorithm):
     def validate(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
         problems = super().validate(spaces, model)
         problems += [Problem(text, self.name) for text in utterance_problems(spaces, self.end_token)]
-        if getattr(model, "normalize_observations", False):
+        if normalizes(model):
             reason = "its critics see utterances that no observation has"
             problems.append(Problem("cannot do normalize_observations", self.name, reason, "leave it off"))
         return problems

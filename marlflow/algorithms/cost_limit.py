@@ -147,8 +147,7 @@ class CostLimit(Part):
         # Apart from the generator that the other networks are drawn from.
         own_seed = int(torch.randint(2**62, (), generator=torch.Generator().manual_seed(seed)))
         if isinstance(algorithm, PPO):
-            sees, normalizes = network.critic_input, algorithm.normalize_values
-            network.cost_critic = CostCritic(member.spaces, sees, member.model, normalizes, own_seed)
+            network.cost_critic = CostCritic(member.spaces, network.critic_input, member.model, own_seed)
         else:
             network.cost_critic = sac_cost_critic(member.spaces, member.model, own_seed)
 

@@ -7,12 +7,14 @@ policies before it have changed. With one policy it is MAPPO.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
 import torch
 
 from marlflow.algorithms.algorithm import STOCHASTIC_ACTIONS, Capabilities, JointAlgorithm, Member, describe_space
+from marlflow.algorithms.part import Part
+from marlflow.algorithms.pop_art import PopArt
 from marlflow.algorithms.ppo import ClippedSettings
 from marlflow.algorithms.ppo_loss import ActorLoss, CriticLoss, FirstPolicyLoss
 from marlflow.base.errors import ConfigInvalid, Problem
@@ -38,17 +40,17 @@ class HAPPO(ClippedSettings, JointAlgorithm):
 
     name: ClassVar[str] = "happo"
     capabilities: ClassVar[Capabilities] = Capabilities(
-        STOCHASTIC_ACTIONS, "on-policy", EstimatedJointBatches, joint=True
+        STOCHASTIC_ACTIONS, "on-policy", EstimatedJointBatches, critic=True, joint=True
     )
 
     epochs: SmallCount = 10  #: passes over each batch, in each policy's turn
     minibatch_agent_steps: Steps = 2_000
     learning_rate: OrSchedule[LearningRate] = 5e-4
-    normalize_values: bool = True  #: whether value targets are normalized by running statistics (Pop-Art)
     #: input of the critic: state (of the environment), agent (id), obs (if of one space)
     critic_sees: Sequence[CriticSees] = ("state", "agent")
-    bootstrap_at_death: bool = False  #: after a death, the mean value of the survivors, not 0; for common rewards
-    max_staleness: CountOrZero = 0  #: weight versions that a row may be behind the learner
+    bootstrap_at_death: bool = False
+    max_staleness: CountOrZero = 0
+    parts: Mapping[str, Part | None] = field(default_factory=lambda: {"values": PopArt()}, kw_only=True, hash=False)
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
         estimate = JointAdvantages(
@@ -67,7 +69,7 @@ class HAPPO(ClippedSettings, JointAlgorithm):
     def network(self, members: Mapping[str, Member], seed: int) -> TeamActorCritic:
         spaces = {name: member.spaces for name, member in members.items()}
         models = {name: member.model for name, member in members.items()}
-        return TeamActorCritic(spaces, models, seed, self.normalize_values, self.critic_sees)
+        return TeamActorCritic(spaces, models, seed, self.critic_sees)
 
     def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> StochasticActor:
         # Without the critic, which may need a state that the spaces of opponents do not have.

@@ -27,7 +27,7 @@ class IMPALA(ActorCriticAlgorithm):
     """IMPALA's settings; a batch is one optimizer step."""
 
     name: ClassVar[str] = "impala"
-    capabilities: ClassVar[Capabilities] = Capabilities(STOCHASTIC_ACTIONS, "off-policy", EstimatedBatch)
+    capabilities: ClassVar[Capabilities] = Capabilities(STOCHASTIC_ACTIONS, "off-policy", EstimatedBatch, critic=True)
 
     batch_agent_steps: Steps = 500  #: minimum agent steps in a batch
     queue_fragments: Count = 4  #: fragments that may wait for the learner; beyond that, the oldest are dropped

@@ -22,7 +22,7 @@ from marlflow.losses.deterministic_policy_gradient import critics_loss
 from marlflow.losses.mixing import mean_over_present, row_means
 from marlflow.policy.actor import NetworkActor
 from marlflow.policy.joint_critics import JointCriticSees, JointView, Prefix
-from marlflow.policy.torso import NestedTorsoConfig, TorsoConfig
+from marlflow.policy.torso import NestedTorsoConfig, TorsoConfig, normalizes
 from marlflow.policy.warmup import WarmupActor
 
 Others: TypeAlias = Literal["replay", "policies"]
@@ -33,7 +33,7 @@ def joint_view(
     members: Mapping[str, Member], sees: Sequence[JointCriticSees], values_all: Collection[str] = ()
 ) -> JointView:
     """Build the view of the critics of all members; see JointView."""
-    normalized = {policy for policy, one in members.items() if getattr(one.model, "normalize_observations", False)}
+    normalized = {policy for policy, one in members.items() if normalizes(one.model)}
     return JointView({policy: one.spaces for policy, one in members.items()}, sees, values_all, normalized)
 
 

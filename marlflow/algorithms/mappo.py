@@ -6,10 +6,12 @@ rows, so nothing of them has to be masked.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar
 
+from marlflow.algorithms.part import Part
+from marlflow.algorithms.pop_art import PopArt
 from marlflow.algorithms.ppo import PPO
 from marlflow.base.ranges import LearningRate, Steps
 from marlflow.base.schedules import OrSchedule
@@ -24,5 +26,5 @@ class MAPPO(PPO):
 
     minibatch_agent_steps: Steps = 2_000
     learning_rate: OrSchedule[LearningRate] = 5e-4
-    normalize_values: bool = True
     critic_sees: Sequence[CriticSees] = ("state", "obs", "agent")
+    parts: Mapping[str, Part | None] = field(default_factory=lambda: {"values": PopArt()}, kw_only=True, hash=False)

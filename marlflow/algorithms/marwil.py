@@ -41,7 +41,7 @@ class MARWIL(LearningAlgorithm):
     """
 
     name: ClassVar[str] = "marwil"
-    capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "Box"), "offline", EstimatedBatch)
+    capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "Box"), "offline", EstimatedBatch, critic=True)
 
     batch_agent_steps: Steps = 4_000  #: minimum agent steps in a batch
     epochs: SmallCount = 1  #: passes over each batch
@@ -105,7 +105,7 @@ class MARWILLoss:
         advantage = (return_t - value).detach()
         scale = module.mean_square.sqrt() + _SMALLEST_SCALE
         policy = exponential_imitation_loss(logp, advantage, scale, now["beta"], now["max_weight"]).mean()
-        values = value_loss(value, return_t).mean()
+        values = module.value_error(value_loss(value, return_t)).mean()
         terms = {"policy": policy, "value": values, "entropy": entropy.mean(), "scale": scale}
         metrics = {name: term.detach() for name, term in terms.items()}
         return LossTerms(policy + now["value_coefficient"] * values, metrics)

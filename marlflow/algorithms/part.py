@@ -18,6 +18,7 @@ from marlflow.learner.extra_losses import ExtraLosses
 from marlflow.learner.loss_groups import LossGroup
 from marlflow.learner.part_state import PartState
 from marlflow.learner.protocol import Scheduled
+from marlflow.policy.normalized import ValueCritic
 
 if TYPE_CHECKING:
     from marlflow.algorithms.algorithm import Member, TorchAlgorithm
@@ -43,6 +44,9 @@ class Part:
 
     def extend(self, network: Any, algorithm: TorchAlgorithm, members: Mapping[str, Member], seed: int) -> None:
         """Add modules to the learner's network, which trains them; actors must stay as they are."""
+
+    def change_critic(self, critic: ValueCritic) -> None:
+        """Change a critic of states, such as the unit of its values (`returns`); called for each, also of parts."""
 
     def losses(
         self, groups: Sequence[LossGroup], algorithm: TorchAlgorithm, members: Mapping[str, Member]

@@ -54,9 +54,6 @@ class ClippedSettings(TorchAlgorithm):
 class ClippedAlgorithm(ClippedSettings, LearningAlgorithm):
     """The plan of PPO and recurrent PPO, which have these settings, too."""
 
-    bootstrap_at_death: bool  #: after a death, the mean value of the survivors, not 0; for common rewards
-    max_staleness: CountOrZero  #: weight versions that a row may be behind the learner
-
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay] = ()) -> Plan:
         estimate = Advantages(initial_value(self.discount), initial_value(self.gae_lambda), self.bootstrap_at_death)
         batches = experience.gather(self.batches())
@@ -81,11 +78,9 @@ class PPO(ClippedAlgorithm):
     """PPO's settings; an update is one optimizer step."""
 
     name: ClassVar[str] = "ppo"
-    capabilities: ClassVar[Capabilities] = Capabilities(STOCHASTIC_ACTIONS, "on-policy", EstimatedBatch)
+    capabilities: ClassVar[Capabilities] = Capabilities(STOCHASTIC_ACTIONS, "on-policy", EstimatedBatch, critic=True)
 
-    shared_torso: bool = False  #: whether actor and critic share all layers but the last
-    normalize_values: bool = False  #: whether value targets are normalized by running statistics (Pop-Art)
-    #: input of the critic: state (of the environment), obs (of its agent), agent (id)
+    shared_torso: bool = False
     critic_sees: Sequence[CriticSees] = OWN_OBSERVATION
     bootstrap_at_death: bool = False
     max_staleness: CountOrZero = 0
@@ -96,7 +91,7 @@ class PPO(ClippedAlgorithm):
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> ActorCritic:
         critic_torso = None if self.shared_torso else model
-        return ActorCritic(spaces, model, critic_torso, seed, self.normalize_values, self.critic_sees)
+        return ActorCritic(spaces, model, critic_torso, seed, self.critic_sees)
 
     def losses(self, spaces: Spaces) -> LossFunction | Sequence[LossGroup]:
         return PPOLoss(self.coefficients())

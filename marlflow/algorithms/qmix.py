@@ -18,7 +18,7 @@ from marlflow.base.errors import Problem
 from marlflow.base.ranges import Range, Width
 from marlflow.base.spaces import Spaces
 from marlflow.policy.mixers import MixerInput, MixerSees, MonotonicMixer
-from marlflow.policy.torso import TorsoConfig
+from marlflow.policy.torso import TorsoConfig, normalizes
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class QMIX(VDN):
 
     def _mixer(self, members: Mapping[str, Member], generator: torch.Generator) -> tuple[MonotonicMixer, MixerInput]:
         spaces = {name: member.spaces for name, member in members.items()}
-        normalizes = any(getattr(member.model, "normalize_observations", False) for member in members.values())
-        seen = MixerInput(spaces, self.mixer_sees, normalizes, self.squash_state)
+        is_normalized = any(normalizes(member.model) for member in members.values())
+        seen = MixerInput(spaces, self.mixer_sees, is_normalized, self.squash_state)
         seats = sum(len(member.seats) for member in spaces.values())
         return MonotonicMixer(seats, seen.width, self.embed_size, self.hypernet_layers, generator), seen

@@ -43,11 +43,11 @@ class RecurrentPPO(ClippedAlgorithm, BatchOfSequences):
     """Recurrent PPO's settings; an update is one optimizer step."""
 
     name: ClassVar[str] = "recurrent_ppo"
-    capabilities: ClassVar[Capabilities] = Capabilities(STOCHASTIC_ACTIONS, "on-policy", Sequences, memory="needed")
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        STOCHASTIC_ACTIONS, "on-policy", Sequences, critic=True, memory="needed"
+    )
 
     minibatch_agent_steps: Steps = 256  #: agent steps in one optimizer step, in whole sequences
-    normalize_values: bool = False  #: whether value targets are normalized by running statistics (Pop-Art)
-    #: input of the critic: state (of the environment), obs (of its agent), agent (id)
     critic_sees: Sequence[CriticSees] = OWN_OBSERVATION
     bootstrap_at_death: bool = False
     max_staleness: CountOrZero = 0
@@ -65,7 +65,7 @@ class RecurrentPPO(ClippedAlgorithm, BatchOfSequences):
         return problems
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> RecurrentActorCritic:
-        return RecurrentActorCritic(spaces, model, seed, self.normalize_values, self.critic_sees)
+        return RecurrentActorCritic(spaces, model, seed, self.critic_sees)
 
     def losses(self, spaces: Spaces) -> RecurrentPPOLoss:
         return RecurrentPPOLoss(self.coefficients())

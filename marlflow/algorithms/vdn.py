@@ -52,8 +52,6 @@ class VDN(JointReplayPlan):
     discount: Discount = 0.99
     n_step: SmallCount = 3  #: env steps whose rewards are summed before the bootstrap
     team_reward: TeamReward = "mean"  #: reward of the team: mean or sum of the present agents' rewards
-    #: whether rewards learned from (n-step sums) are divided by their running root mean square
-    normalize_rewards: bool = False
     #: with memory (model gru or lstm): maximum steps of each agent in a trained sequence
     sequence_agent_steps: Steps = 20
     burn_in_agent_steps: StepsOrZero = 10  #: with memory: steps before it, on which the memory is only refreshed
@@ -80,7 +78,7 @@ class VDN(JointReplayPlan):
         }
         mixer, seen = self._mixer(members, torch.Generator().manual_seed(seed + len(members)))
         is_recurrent = self.trains_on(members) is JointSequenceTransitions
-        return (RecurrentTeamQNetwork if is_recurrent else TeamQNetwork)(actors, mixer, seen, self.normalize_rewards)
+        return (RecurrentTeamQNetwork if is_recurrent else TeamQNetwork)(actors, mixer, seen)
 
     def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Actor:
         return self._network(spaces, model, seed).actor

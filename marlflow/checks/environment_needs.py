@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from marlflow.algorithms.algorithm import Algorithm, JointAlgorithm, critic_sees
+from marlflow.algorithms.algorithm import Algorithm, JointAlgorithm, TorchAlgorithm, critic_sees
 from marlflow.base.errors import Problem
 from marlflow.batches.critic_input import OWN_OBSERVATION
 from marlflow.config.environment import environment_name
@@ -121,4 +121,4 @@ def recorded_critic_problems(policies: Mapping[str, Policy], recorded: Collectio
 
 
 def _bootstraps_at_death(algorithm: Algorithm) -> bool:
-    return bool(getattr(algorithm, "bootstrap_at_death", False))
+    return isinstance(algorithm, TorchAlgorithm) and algorithm.bootstrap_at_death

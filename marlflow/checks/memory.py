@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from marlflow.algorithms.algorithm import TorchAlgorithm
 from marlflow.base.spaces import Spaces
 from marlflow.config.experiment import Experiment
 from marlflow.config.placement import cluster_address
@@ -98,7 +99,7 @@ def _network_needs(
     if num_parameters is not None:
         # Each learner has weights, gradients and Adam's moments. One copy more is published, and one is on each worker
         # and referee.
-        moments = 2 if isinstance(getattr(algorithm, "optimizer", None), Adam) else 0
+        moments = 2 if isinstance(algorithm, TorchAlgorithm) and isinstance(algorithm.optimizer, Adam) else 0
         on_cpu = torch.device(placement.torch_device).type == "cpu"
         learners = placement.num_learners if separate else 1
         sets = ((2 + moments) * learners if on_cpu else 0) + 1 + spec.num_workers + spec.num_referees

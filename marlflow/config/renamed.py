@@ -10,6 +10,9 @@ from typing import Any, Final
 
 from marlflow.algorithms.algorithm import TorchAlgorithm
 from marlflow.algorithms.cost_limit import CostLimit
+from marlflow.algorithms.part import Part
+from marlflow.algorithms.pop_art import PopArt
+from marlflow.algorithms.reward_unit import RewardUnit
 from marlflow.algorithms.shipped import SHIPPED
 from marlflow.base.errors import Problem
 from marlflow.base.sentences import absent, nearest
@@ -21,19 +24,33 @@ KEYS: Final = {
     "grace_s": "grace_period_s",
     "grey": "gray",
     "normalise_observations": "normalize_observations",
-    "normalise_returns": "normalize_values",
     "optimiser": "optimizer",
     "waiting_fragments": "queue_fragments",
 }
 _RANGE: Final = "Annotated[int, Range(0, <at most>)] on each of its fields"
+_REWARDS: Final = "rewards={_target_: marlflow.RewardUnit}, or null for false"
+_VALUES: Final = "values={_target_: marlflow.PopArt}, or null for false"
 _PARTS: Final = {
     "cost_limit": "cost={_target_: marlflow.CostLimit, limit: <limit>}",
     "initial_multiplier": "cost.initial_multiplier",
     "kl_to_reference": "reference={_target_: marlflow.KLToReference, beta: <beta>}",
     "multiplier_learning_rate": "cost.multiplier_learning_rate",
+    "normalise_returns": _VALUES,
+    "normalize_rewards": _REWARDS,
+    "normalize_values": _VALUES,
 }
 """Settings that have become those of parts, under the names that the shipped groups of parts are shown with."""
-_OF_COST_LIMIT: Final = ("cost_limit", "initial_multiplier", "multiplier_learning_rate")
+_LIMIT: Final = ("a limit on costs", CostLimit(0.0))
+_POP_ART: Final = ("normalization of values", PopArt())
+_NOT_OF_ALL: Final = {
+    "cost_limit": _LIMIT,
+    "initial_multiplier": _LIMIT,
+    "multiplier_learning_rate": _LIMIT,
+    "normalise_returns": _POP_ART,
+    "normalize_rewards": ("normalization of rewards", RewardUnit()),
+    "normalize_values": _POP_ART,
+}
+"""What has become a part that some algorithms cannot have, and the part."""
 _HOOKS: Final = {
     "from_0": _RANGE,
     "non_negative_fields": _RANGE,
@@ -51,8 +68,9 @@ def unknown_key(path: str, key: str, known: Collection[str], owner: str) -> str:
     """
     if (new := KEYS.get(key)) in known:
         return f"there is no {path}; it has become {path.removesuffix(key)}{new}"
-    if key in _OF_COST_LIMIT and (unfit := _without_cost_limit(owner)):
-        return f"there is no {path}; a limit on costs has become a part, and {unfit}"
+    subject, part = _NOT_OF_ALL.get(key, ("", Part()))
+    if unfit := _without(part, owner):
+        return f"there is no {path}; {subject} has become a part, and {unfit}"
     if key in _PARTS and "parts" in known:
         return f"there is no {path}; it has become {path.removesuffix(key)}parts.{_PARTS[key]}"
     if key in ("extra_losses", "parts"):
@@ -69,10 +87,10 @@ def unknown_key(path: str, key: str, known: Collection[str], owner: str) -> str:
     return absent(path, key, known, owner)
 
 
-def _without_cost_limit(owner: str) -> Problem | None:
-    """Return why a shipped class of an algorithm cannot have a CostLimit."""
+def _without(part: Part, owner: str) -> Problem | None:
+    """Return why a shipped class of an algorithm cannot have a part."""
     shipped = next((one for one in SHIPPED if type(one).__name__ == owner and isinstance(one, TorchAlgorithm)), None)
-    return next(CostLimit(0.0).validate(shipped, None, None), None) if shipped else None
+    return next(iter(part.validate(shipped, None, None)), None) if shipped else None
 
 
 def with_parts(policy: Any) -> Any:
@@ -80,14 +98,18 @@ def with_parts(policy: Any) -> Any:
     algorithm = policy.get("algorithm") if isinstance(policy, Mapping) else None
     if not isinstance(algorithm, Mapping) or not algorithm.keys() & _PARTS.keys():
         return policy
-    parts = {}
+    parts: dict[str, Any] = {}
+    if (normalizes := algorithm.get("normalize_values")) is not None:
+        parts["values"] = {TARGET: "marlflow.PopArt"} if normalizes else None
+    if algorithm.get("normalize_rewards"):
+        parts["rewards"] = {TARGET: "marlflow.RewardUnit"}
     if (beta := algorithm.get("kl_to_reference")) is not None:
         parts["reference"] = {TARGET: "marlflow.KLToReference", "beta": beta}
     if (limit := algorithm.get("cost_limit")) is not None:
         others = {key: algorithm[key] for key in ("multiplier_learning_rate", "initial_multiplier") if key in algorithm}
         parts["cost"] = {TARGET: "marlflow.CostLimit", "limit": limit, **others}
     kept = {key: value for key, value in algorithm.items() if key not in _PARTS}
-    return {**policy, "algorithm": {**kept, "parts": parts}}
+    return {**policy, "algorithm": {**kept, "parts": {**parts, **(algorithm.get("parts") or {})}}}
 
 
 def renamed_hooks(algorithm: object) -> Iterator[Problem]:

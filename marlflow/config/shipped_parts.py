@@ -95,7 +95,7 @@ MODEL: Final = Allowed(_named(_public("CNN MLP GRU LSTM Transformer")))
 _SOURCE: Final[AllowedByKey] = {"trust": NOTHING, OTHERS: ANYTHING}
 PART: Final = Allowed(
     _named(
-        "marlflow.algorithms.cost_limit: CostLimit\nmarlflow.algorithms.kl_to_reference: KLToReference",
+        _public("CostLimit KLToReference PopArt RewardUnit"),
         {OTHERS: SCHEDULE},
     )
 )

@@ -1,4 +1,4 @@
-"""Advantages and value targets of a batch, by the formulas of losses.advantages: GAE and V-trace.
+"""Advantages and value targets of a batch, by the formulas of losses.gae_and_vtrace: GAE and V-trace.
 
 The stages of plans that call these functions are in stages.estimates and stages.joint_updates.
 
@@ -19,7 +19,7 @@ import torch
 from marlflow.base.arrays import Array
 from marlflow.batches.batch import Batch, EstimatedBatch
 from marlflow.learner.compute import tensors_on
-from marlflow.losses.advantages import generalized_advantage_estimation, vtrace
+from marlflow.losses.gae_and_vtrace import generalized_advantage_estimation, vtrace
 from marlflow.losses.policy_gradient import constrained_advantage
 
 

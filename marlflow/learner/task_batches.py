@@ -17,7 +17,7 @@ import torch
 from marlflow.base.arrays import Array
 from marlflow.batches.batch import Batch, EstimatedBatch
 from marlflow.learner.advantages import advantages, normalized
-from marlflow.losses.advantages import reverse_linear_recurrence
+from marlflow.losses.gae_and_vtrace import reverse_linear_recurrence
 from marlflow.losses.maml import fitted_values
 
 _MAX_FEATURES = 64

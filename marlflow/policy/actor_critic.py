@@ -15,18 +15,17 @@ from marlflow.batches.critic_input import OWN_OBSERVATION, CriticInput, CriticSe
 from marlflow.policy.box import GaussianActor
 from marlflow.policy.categorical import CategoricalActor, MultiCategoricalActor
 from marlflow.policy.dense import linear, through
-from marlflow.policy.normalized import NormalizedRows, ReturnScale, in_units_of
+from marlflow.policy.normalized import NormalizedRows, ValueCritic
 from marlflow.policy.torso import TorsoConfig, build_for, build_torso
 
 StochasticActor: TypeAlias = CategoricalActor | MultiCategoricalActor | GaussianActor
 
 
-class ActorCritic(nn.Module):
+class ActorCritic(ValueCritic):
     """Publishes `actor`; `critic` estimates returns.
 
-    With `critic_torso` None the critic shares and trains the actor's torso. `normalize_values`: value normalization by
-    Pop-Art (see ReturnScale). With `critic_sees` other than its own observation, the critic is central: it has rows of
-    `critic_input`, the column `central`, and needs a `critic_torso`.
+    With `critic_torso` None the critic shares and trains the actor's torso. With `critic_sees` other than its own
+    observation, the critic is central: it has rows of `critic_input`, the column `central`, and needs a `critic_torso`.
     """
 
     def __init__(
@@ -35,7 +34,6 @@ class ActorCritic(nn.Module):
         torso: TorsoConfig,
         critic_torso: TorsoConfig | None,
         seed: int,
-        normalize_values: bool = False,
         critic_sees: Sequence[CriticSees] = OWN_OBSERVATION,
     ) -> None:
         super().__init__()
@@ -47,7 +45,10 @@ class ActorCritic(nn.Module):
         if critic_torso is not None:
             self.critic_torso, features = critic_body(spaces, self.critic_input, critic_torso, generator)
         self.critic_head = linear(features, 1, 1.0, generator)
-        self.returns = ReturnScale(self.critic_head) if normalize_values else None
+
+    @property
+    def value_head(self) -> nn.Linear:
+        return self.critic_head
 
     def forward(self, obs: Tensor, central: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the actor's outputs [N, ...] of `obs` [N, ...], and the critic's values [N].
@@ -57,16 +58,12 @@ class ActorCritic(nn.Module):
         if self.critic_torso is not None:
             return self.actor(obs), self.critic(obs if central is None else central)
         features = self.actor.torso(obs)
-        return self.actor.head(features), in_units_of(self.returns, self.critic_head(features).squeeze(-1))
+        return self.actor.head(features), self.as_values(self.critic_head(features))
 
     def critic(self, obs: Tensor) -> Tensor:
         """Return the values [N] of `obs` [N, ...], or of rows of `central` if the critic is central."""
         torso = self.actor.torso if self.critic_torso is None else self.critic_torso
-        return in_units_of(self.returns, through(torso, self.critic_head, obs).squeeze(-1))
-
-    def value_error(self, squared: Tensor) -> Tensor:
-        """Convert squared value errors to the squared units of the critic's head."""
-        return squared if self.returns is None else squared / self.returns.variance
+        return self.as_values(through(torso, self.critic_head, obs))
 
 
 def critic_body(
@@ -102,7 +99,7 @@ class TeamActorCritic(nn.Module):
     """Publishes `actors` by policy; `critic` estimates returns of all their agents.
 
     `models` maps policies to their torsos; the critic has a torso like the first policy's. `first` is the ActorCritic
-    of the first policy, with this critic. See ActorCritic for `normalize_values` and `critic_sees`.
+    of the first policy, with this critic. See ActorCritic for `critic_sees`.
     """
 
     def __init__(
@@ -110,13 +107,12 @@ class TeamActorCritic(nn.Module):
         spaces: Mapping[str, Spaces],
         models: Mapping[str, TorsoConfig],
         seed: int,
-        normalize_values: bool,
         critic_sees: Sequence[CriticSees],
     ) -> None:
         super().__init__()
         self.policies = tuple(spaces)
         name, *others = self.policies
-        self.first = ActorCritic(spaces[name], models[name], models[name], seed, normalize_values, critic_sees)
+        self.first = ActorCritic(spaces[name], models[name], models[name], seed, critic_sees)
         generator = torch.Generator().manual_seed(seed + 1)
         # No ModuleDict: a policy's name may equal the name of one of its methods, or contain a dot.
         self.others = nn.ModuleList(stochastic_actor(spaces[other], models[other], generator) for other in others)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import cast
+from typing import ClassVar, cast
 
 import torch
 from gymnasium import spaces as gym
@@ -13,7 +13,7 @@ from marlflow.base.spaces import Spaces
 from marlflow.batches.critic_input import CriticInput
 from marlflow.policy.actor_critic import critic_body
 from marlflow.policy.dense import Dense, as_rows, linear, through
-from marlflow.policy.normalized import NormalizedRows, ReturnScale, in_units_of
+from marlflow.policy.normalized import NormalizedRows, ValueCritic
 from marlflow.policy.torso import MLP, NestedTorsoConfig, TorsoConfig, build_torso
 
 
@@ -99,25 +99,21 @@ def _build_join(spaces: Spaces, model: TorsoConfig, generator: torch.Generator) 
     return TorsoFirst(torso, features, size, generator), features
 
 
-class CostCritic(nn.Module):
-    """Estimates costs to come, with its own layers and the same input as the critic of rewards.
+class CostCritic(ValueCritic):
+    """Estimates costs to come, with its own layers and the same input as the critic of rewards."""
 
-    `normalize_values`: value normalization by Pop-Art (see ReturnScale).
-    """
+    value_target: ClassVar[str] = "cost_value_target"
 
-    def __init__(
-        self, spaces: Spaces, seen: CriticInput | None, model: TorsoConfig, normalize_values: bool, seed: int
-    ) -> None:
+    def __init__(self, spaces: Spaces, seen: CriticInput | None, model: TorsoConfig, seed: int) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
         self.torso, features = critic_body(spaces, seen, model, generator)
         self.head = linear(features, 1, 1.0, generator)
-        self.returns = ReturnScale(self.head, "cost_value_target") if normalize_values else None
+
+    @property
+    def value_head(self) -> nn.Linear:
+        return self.head
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return the costs to come, [N], of `obs` [N, ...], or of rows of `central`."""
-        return in_units_of(self.returns, through(self.torso, self.head, obs).squeeze(-1))
-
-    def value_error(self, squared: Tensor) -> Tensor:
-        """Convert squared value errors to the squared units of the head."""
-        return squared if self.returns is None else squared / self.returns.variance
+        return self.as_values(through(self.torso, self.head, obs))

@@ -6,7 +6,7 @@ The statistics are published, saved and copied into target networks like other p
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -96,6 +96,35 @@ class NormalizedTorso(nn.Module):
         return features
 
 
+class ValueCritic(nn.Module):
+    """Base of networks that estimate values, whose head may learn them in a unit of its own.
+
+    `returns` is None, or a module from outputs of the head to values, whose `variance` is the factor between their
+    squared errors. Parts of algorithms set it; see `Part.change_critic`.
+    """
+
+    value_target: ClassVar[str] = "value_target"
+    """The column of training batches that has the targets of its values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.returns: Any = None
+
+    @property
+    def value_head(self) -> nn.Linear:
+        """The last layer, whose outputs are [..., 1]."""
+        raise NotImplementedError
+
+    def as_values(self, outputs: Tensor) -> Tensor:
+        """Convert outputs of the head, [..., 1], to values [...]."""
+        values: Tensor = outputs.squeeze(-1) if self.returns is None else self.returns(outputs.squeeze(-1))
+        return values
+
+    def value_error(self, squared: Tensor) -> Tensor:
+        """Convert squared errors of values to the squared unit of the head's outputs."""
+        return squared if self.returns is None else squared / self.returns.variance
+
+
 class ReturnScale(nn.Module):
     """Pop-Art: normalizes a critic's outputs by the running mean and deviation of returns.
 
@@ -103,7 +132,7 @@ class ReturnScale(nn.Module):
     arXiv:1602.07714, equations 2 and 3).
     """
 
-    def __init__(self, head: nn.Linear, column: str = "value_target") -> None:
+    def __init__(self, head: nn.Linear, column: str) -> None:
         super().__init__()
         self.moments, self._column = RunningMoments(1), column
         # The list keeps nn.Module from registering the head here too: it belongs to the critic.
@@ -129,7 +158,7 @@ class ReturnScale(nn.Module):
             head.bias.copy_((head.bias * deviation + mean - self.moments.mean) / now)
 
 
-class RewardUnit(nn.Module):
+class RewardMoments(nn.Module):
     """Divides rewards by their running root mean square, so that learning does not depend on their unit.
 
     No mean is subtracted: that would change the value of ending an episode early.
@@ -151,14 +180,6 @@ class RewardUnit(nn.Module):
             # Zeros before the first reward would make the unit almost 0.
             if bool(rewards.any()) or float(self.moments.count):
                 self.moments.add(rewards)
-
-
-def in_units_of(returns: ReturnScale | None, output: Tensor) -> Tensor:
-    """Convert a critic head's output to values; None changes nothing."""
-    if returns is None:
-        return output
-    value: Tensor = returns(output)
-    return value
 
 
 def observers(module: nn.Module) -> list[Observer]:

@@ -24,7 +24,7 @@ from marlflow.batches.critic_input import OWN_OBSERVATION, CriticSees, critic_in
 from marlflow.policy.actor import Mode, NetworkActor, Scheduled
 from marlflow.policy.actor_critic import StochasticActor, critic_body, stochastic_head
 from marlflow.policy.dense import Activation, linear, through
-from marlflow.policy.normalized import ReturnScale, in_units_of
+from marlflow.policy.normalized import ValueCritic
 from marlflow.policy.q import QActor, q_head
 from marlflow.policy.torso import MLP, TorsoConfig, build_for, build_torso
 
@@ -247,11 +247,11 @@ def recurrent_stochastic_actor(
     return RecurrentNetworkActor(torso, stochastic_head(spaces, nn.Identity(), features, generator))
 
 
-class RecurrentActorCritic(nn.Module):
+class RecurrentActorCritic(ValueCritic):
     """Publishes `actor`; the critic shares and trains its torso.
 
-    `normalize_values`: value normalization by Pop-Art (see ReturnScale). With `critic_sees` other than its own
-    observation, the critic is central (see ActorCritic) and has dense layers of its own, without memory.
+    With `critic_sees` other than its own observation, the critic is central (see ActorCritic) and has dense layers of
+    its own, without memory.
     """
 
     def __init__(
@@ -259,7 +259,6 @@ class RecurrentActorCritic(nn.Module):
         spaces: Spaces,
         model: TorsoConfig,
         seed: int,
-        normalize_values: bool = False,
         critic_sees: Sequence[CriticSees] = OWN_OBSERVATION,
     ) -> None:
         super().__init__()
@@ -271,7 +270,10 @@ class RecurrentActorCritic(nn.Module):
         if self.critic_input is not None:
             self.critic_torso, features = critic_body(spaces, self.critic_input, without_memory(model), generator)
         self.critic_head = linear(features, 1, 1.0, generator)
-        self.returns = ReturnScale(self.critic_head) if normalize_values else None
+
+    @property
+    def value_head(self) -> nn.Linear:
+        return self.critic_head
 
     def forward(
         self, obs: Tensor, memory: Tensor, valid: Tensor, central: Tensor | None = None
@@ -283,7 +285,7 @@ class RecurrentActorCritic(nn.Module):
         outputs, features, _ = self.actor.unroll(obs, memory, valid)
         if central is not None:
             return outputs, self.critic(central.flatten(0, 1)).unflatten(0, central.shape[:2])
-        return outputs, in_units_of(self.returns, self.critic_head(features).squeeze(-1))
+        return outputs, self.as_values(self.critic_head(features))
 
     def critic(self, seen: Tensor, memory: Tensor | None = None) -> Tensor:
         """Return the values [N] of `seen`: observations [N, ...] given `memory` [N, ...], or rows of `central`."""
@@ -292,11 +294,7 @@ class RecurrentActorCritic(nn.Module):
         else:
             assert memory is not None
             output = self.critic_head(self.actor.torso.step(seen, memory)[0])
-        return in_units_of(self.returns, output.squeeze(-1))
-
-    def value_error(self, squared: Tensor) -> Tensor:
-        """Convert squared value errors to the squared units of the critic's head."""
-        return squared if self.returns is None else squared / self.returns.variance
+        return self.as_values(output)
 
 
 class RecurrentQNetwork(nn.Module):

@@ -124,7 +124,7 @@ def build_for(layout: ObservationLayout, model: TorsoConfig, generator: torch.Ge
         return model.build(layout.shape, generator)
     if isinstance(model, NestedTorsoConfig):
         return model.build_nested(layout, generator)
-    if layout.form != "flat" and getattr(model, "normalize_observations", False):
+    if layout.form != "flat" and normalizes(model):
         raise ConfigInvalid(
             ["normalize_observations is for observations of plain numbers, not with pixels or categories among them"]
         )
@@ -145,6 +145,11 @@ class MLP:
         sizes = [math.prod(obs_shape), *self.hidden_sizes]
         dense = Dense(sizes, self.activation, generator)
         return NormalizedTorso(dense, sizes[0]) if self.normalize_observations else dense, sizes[-1]
+
+
+def normalizes(model: TorsoConfig) -> bool:
+    """Return whether a model normalizes observations, by statistics that it updates from each training batch."""
+    return isinstance(model, MLP) and model.normalize_observations
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Stages that compute advantages and value targets: GAE, also of costs that have a limit, and V-trace.
 
-The formulas are in losses.advantages, and learner.advantages applies them to a batch with the critic's values.
+The formulas are in losses.gae_and_vtrace, and learner.advantages applies them to a batch with the critic's values.
 """
 
 from __future__ import annotations

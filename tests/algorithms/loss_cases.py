@@ -43,9 +43,10 @@ MODELS: Mapping[str, Any] = {
 }
 VARIANTS: Sequence[mf.Algorithm] = (
     mf.PPO(shared_torso=True),
-    mf.PPO(normalize_values=True, value_clip_range=0.1),
+    mf.PPO(parts={"values": mf.PopArt()}, value_clip_range=0.1),
     mf.PPO(parts={"cost": mf.CostLimit(1.0)}),
     mf.PPO(parts={"near": mf.KLToReference(0.1)}),
+    mf.MARWIL(parts={"values": mf.PopArt()}),
     mf.MAPPO(critic_sees=("obs", "agent")),
     mf.A2C(shared_torso=True),
     mf.DQN(double=False),
@@ -54,7 +55,7 @@ VARIANTS: Sequence[mf.Algorithm] = (
     mf.SAC(parts={"cost": mf.CostLimit(1.0)}),
     mf.MAML(order="first"),
     mf.ArCHer(token_baseline=False),
-    mf.VDN(normalize_rewards=True),
+    mf.VDN(parts={"rewards": mf.RewardUnit()}),
     mf.MADDPG(others="policies"),
     mf.MASAC(others="policies"),
 )

@@ -38,7 +38,7 @@ def test_a_limit_leaves_the_other_networks_as_they_are(config: Any, spaces: Spac
 
 @pytest.mark.parametrize("normalize", [False, True])
 def test_the_cost_critic_of_ppo_learns_its_value_targets(normalize: bool) -> None:
-    learner = apart(make_learner(mf.PPO(parts=LIMITED, normalize_values=normalize)))
+    learner = apart(make_learner(mf.PPO(parts={"values": mf.PopArt() if normalize else None, **LIMITED})))
     obs = np.random.default_rng(0).standard_normal((ROWS, 2)).astype(np.float32)
     target = np.arange(ROWS, dtype=np.float32)
     group = learner.parameters.groups[1]

@@ -46,7 +46,7 @@ def without_stages(folder: Path) -> list[dict[str, Any]]:
 
 CASES: dict[str, tuple[mf.Env, dict[str, Any]]] = {
     "plain": (CARTS, {}),
-    "its own observation": (CARTS, {"critic_sees": ("obs",), "normalize_values": False}),
+    "its own observation": (CARTS, {"critic_sees": ("obs",), "parts": {"values": None}}),
     "deaths": (CARTS, {"critic_sees": ("state", "obs", "agent"), "bootstrap_at_death": True, "value_clip_range": 5.0}),
     "by autograd": (PENDULUMS, {"learning_rate": mf.Linear(1e-3, 1e-4, 2_000), "gae_lambda": mf.Linear(0.9, 1.0, 500)}),
 }

@@ -74,7 +74,7 @@ def test_actor_and_critic_learn_from_their_own_inputs_only() -> None:
 def test_observations_are_normalized_by_the_rows_that_each_network_sees() -> None:
     module = ActorCritic(SEEN, mf.MLP((8,), normalize_observations=True), mf.MLP((8,), normalize_observations=True), 0)
     central = ActorCritic(
-        SEEN, mf.MLP((8,), normalize_observations=True), mf.MLP((8,), normalize_observations=True), 0, False, EVERYTHING
+        SEEN, mf.MLP((8,), normalize_observations=True), mf.MLP((8,), normalize_observations=True), 0, EVERYTHING
     )
     batch = estimated()
     for one, column in ((module, "obs"), (central, "central")):
@@ -137,7 +137,7 @@ def run(plays: mf.Algorithm | mf.Policy, folder: Path, env: mf.Env, **changes: A
 ALONE = {
     "ppo": mf.PPO(batch_agent_steps=200, epochs=2, minibatch_agent_steps=64),
     "ppo with value normalization": mf.PPO(
-        batch_agent_steps=200, epochs=2, minibatch_agent_steps=64, normalize_values=True
+        batch_agent_steps=200, epochs=2, minibatch_agent_steps=64, parts={"values": mf.PopArt()}
     ),
     "a2c": mf.A2C(batch_agent_steps=100),
     "a2c in microbatches": mf.A2C(batch_agent_steps=100, microbatches=2),
@@ -171,7 +171,7 @@ def test_mappo_with_ppos_settings_and_critic_is_ppo(tmp_path: Path) -> None:
     plain = {field.name: getattr(mf.PPO(), field.name) for field in dataclasses.fields(mf.PPO)}
     settings: Any = {**plain, "batch_agent_steps": 200, "epochs": 2, "minibatch_agent_steps": 64}
     expected = run(mf.PPO(**settings), tmp_path / "ppo", TEAM)
-    found = run(mf.MAPPO(**settings), tmp_path / "mappo", TEAM)
+    found = run(mf.MAPPO(**{**settings, "parts": {"values": None}}), tmp_path / "mappo", TEAM)
     names = {"stages"}
     assert [{k: v for k, v in report.items() if k not in names} for report in found] == [
         {k: v for k, v in report.items() if k not in names} for report in expected
@@ -218,7 +218,7 @@ def test_recurrent_critics_of_states_run(tmp_path: Path) -> None:
         batch_agent_steps=200,
         epochs=2,
         minibatch_agent_steps=64,
-        normalize_values=True,
+        parts={"values": mf.PopArt()},
         critic_sees=EVERYTHING,
         bootstrap_at_death=True,
     )

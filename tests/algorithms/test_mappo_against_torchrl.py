@@ -34,7 +34,7 @@ def learner(value_clip_range: float | None = None) -> mf.TorchLearner:
         value_clip_range=value_clip_range,
         value_coefficient=0.5,
         entropy_coefficient=0.02,
-        normalize_values=False,
+        parts={"values": None},
     )
     state = gym.Box(-np.inf, np.inf, given("state").shape[3:], np.float32)
     actions = gym.Discrete(given("mask").shape[-1])

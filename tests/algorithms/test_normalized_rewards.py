@@ -8,12 +8,14 @@ import torch
 
 import marlflow as mf
 from marlflow.learner.compute import ON_CPU
-from marlflow.policy.normalized import RewardUnit
+from marlflow.policy.normalized import RewardMoments
 from tests.algorithms import test_recurrent_mixing_loss as recurrent
 from tests.algorithms.teams import TEAM, gradient_of, team_rows, tensors
 
+UNIT = {"rewards": mf.RewardUnit()}
 
-@pytest.mark.parametrize("algorithm", [mf.VDN(normalize_rewards=True), mf.QMIX(normalize_rewards=True)])
+
+@pytest.mark.parametrize("algorithm", [mf.VDN(parts=UNIT), mf.QMIX(parts=UNIT)])
 def test_a_team_learns_the_same_in_every_unit(algorithm: mf.VDN) -> None:
     """Rewards a thousandth as large: the same gradients and the same errors, and values a thousandth as large."""
     found = []
@@ -30,7 +32,7 @@ def test_a_team_learns_the_same_in_every_unit(algorithm: mf.VDN) -> None:
 
 
 def test_errors_are_those_of_divided_rewards() -> None:
-    plain, normalized = (one.learner("team", TEAM, 0, ON_CPU) for one in (mf.VDN(), mf.VDN(normalize_rewards=True)))
+    plain, normalized = (one.learner("team", TEAM, 0, ON_CPU) for one in (mf.VDN(), mf.VDN(parts=UNIT)))
     rows = team_rows(64, seed=1)
     normalized.update(mf.JointTransitions({**rows, "reward": 7.0 * rows["reward"]}))
     expected = np.sqrt(np.mean((7.0 * rows["reward"]) ** 2))
@@ -46,7 +48,7 @@ def test_only_trained_steps_of_sequences_count() -> None:
     columns = recurrent.sequences()
     trained = columns["trained"]
     expected = np.sqrt(np.mean(columns["reward"][trained] ** 2))
-    scale = RewardUnit()
+    scale = RewardMoments()
     scale.observe({name: torch.from_numpy(columns[name]) for name in ("reward", "trained", "valid")})
     assert float(scale.unit) == pytest.approx(expected, rel=1e-5)
 
@@ -54,7 +56,7 @@ def test_only_trained_steps_of_sequences_count() -> None:
 @pytest.mark.parametrize(("reward", "unit"), [(0.0, 1.0), (-1.0, 1.0), (0.01, 0.01)])
 def test_the_unit_of_rewards_that_do_not_vary(reward: float, unit: float) -> None:
     """Constant rewards become 1 or -1; where all are 0 nothing is divided by nearly nothing."""
-    scale = RewardUnit()
+    scale = RewardMoments()
     assert float(scale.unit) == 1.0
     scale.observe({"reward": torch.full((100,), reward)})
     assert float(scale.unit) == pytest.approx(unit, rel=1e-4)

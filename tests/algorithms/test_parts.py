@@ -385,6 +385,12 @@ REFUSED = {
         {"all": Everything(fixed=mf.Linear(0.0, 1.0, 5))},  # type: ignore[arg-type]
         "policies.cart.algorithm.parts.all.fixed must be a number",
     ),
+    "no unit of rewards": (
+        SMALL_DQN,
+        {"rewards": mf.RewardUnit()},
+        "cannot have a RewardUnit: its loss has no unit of",
+    ),
+    "no critic": (SMALL_DQN, {"values": mf.PopArt()}, "cannot have a PopArt: it has no critic of states"),
     "no part": (SMALL_PPO, {"all": 3}, "policies.cart.algorithm.parts.all must be Part or null, not 3"),
     "a list": (SMALL_PPO, [Everything()], "policies.cart.algorithm.parts must be a mapping {...}, not"),
     "out of range": (SMALL_PPO, {"near": mf.KLToReference(-1.0)}, "parts.near.beta must be at least 0, not -1"),
@@ -424,3 +430,80 @@ def test_settings_that_have_become_parts_are_read_as_parts() -> None:
     unset = {"algorithm": {"_target_": "marlflow.PPO", "cost_limit": None, "kl_to_reference": None}}
     assert with_parts(unset) == {"algorithm": {"_target_": "marlflow.PPO", "parts": {}}}
     assert with_parts({"algorithm": {"epochs": 3}}) == {"algorithm": {"epochs": 3}}
+
+
+@pytest.mark.parametrize(("normalizes", "values"), [(True, {"_target_": "marlflow.PopArt"}), (False, None)])
+def test_normalization_of_values_is_read_as_a_part_and_other_parts_stay(normalizes: bool, values: Any) -> None:
+    others = {"cost": {"_target_": "marlflow.CostLimit", "limit": 0.5}}
+    read = with_parts({"algorithm": {"normalize_values": normalizes, "parts": others}})
+    assert read == {"algorithm": {"parts": {"values": values, **others}}}
+    assert list(read["algorithm"]["parts"]) == ["values", "cost"]
+    of_team = with_parts({"algorithm": {"normalize_rewards": normalizes}})["algorithm"]["parts"]
+    assert of_team == ({"rewards": {"_target_": "marlflow.RewardUnit"}} if normalizes else {})
+
+
+# -- critics ----------------------------------------------------------------------------------------------------------
+
+
+class Tenfold(torch.nn.Module):
+    """Outputs are tenths of values."""
+
+    variance = 100.0
+
+    def forward(self, outputs: torch.Tensor) -> torch.Tensor:
+        return 10.0 * outputs
+
+
+class InTenths(mf.Part):
+    """A part of the user's own, with the means of PopArt."""
+
+    def change_critic(self, critic: mf.ValueCritic) -> None:
+        critic.returns = Tenfold()
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "model"),
+    [
+        *((kind(), SMALL) for kind in (mf.PPO, mf.A2C, mf.IMPALA, mf.APPO, mf.MARWIL, mf.HAPPO)),
+        (mf.PPO(shared_torso=True), SMALL),
+        (mf.RecurrentPPO(), mf.GRU(6)),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_a_part_of_the_users_own_changes_the_unit_of_values(algorithm: Any, model: Any) -> None:
+    if isinstance(algorithm, mf.HAPPO):
+        algorithm = replace(algorithm, critic_sees=("obs",), parts={"values": None})
+    changed = replace(algorithm, parts={**algorithm.parts, "tenths": InTenths()})
+    plain, tenths = (make_learner(one, SEEN, model=model).module for one in (algorithm, changed))
+    obs = torch.from_numpy(estimated(11, 0).columns["obs"])
+    memory = () if model is SMALL else (torch.zeros(11, 6),)
+    torch.testing.assert_close(tenths.critic(obs, *memory), 10.0 * plain.critic(obs, *memory))
+    assert float(tenths.value_error(torch.tensor(300.0))) == 3.0
+
+
+@pytest.mark.parametrize("names", [("values", "cost"), ("cost", "values")])
+def test_critics_of_other_parts_are_changed_in_any_order(names: tuple[str, str]) -> None:
+    parts = {"values": mf.PopArt(), "cost": mf.CostLimit(1.0)}
+    module = make_learner(mf.PPO(parts={name: parts[name] for name in names})).module
+    assert module.returns is not None
+    assert module.cost_critic.returns is not None
+
+
+def test_parts_add_to_those_of_the_class_and_none_takes_one_away() -> None:
+    limit = mf.CostLimit(1.0)
+    assert mf.MAPPO().used_parts == {"values": mf.PopArt()}
+    assert mf.MAPPO(parts={"cost": limit}).used_parts == {"values": mf.PopArt(), "cost": limit}
+    assert mf.MAPPO(parts={"values": None, "cost": limit}).used_parts == {"cost": limit}
+    assert mf.PPO().used_parts == {}
+
+
+class WithoutCritic(mf.PPO):
+    def network(self, spaces: Any, model: Any, seed: int) -> Any:
+        network = torch.nn.Module()
+        network.actor = mf.PPO().actor(spaces, model, seed)  # type: ignore[assignment]
+        return network
+
+
+def test_a_critic_that_is_no_value_critic_is_an_error() -> None:
+    with pytest.raises(TypeError, match="Module has no ValueCritic, though ppo says critic=True"):
+        make_learner(WithoutCritic(parts={"values": mf.PopArt()}))

@@ -25,11 +25,6 @@ CASES = {
         "there is no policies.cart.model.normalise_observations; "
         "it has become policies.cart.model.normalize_observations",
     ),
-    "normalise_returns": (
-        ["default_policy.algorithm.normalise_returns=true"],
-        "there is no default_policy.algorithm.normalise_returns; "
-        "it has become default_policy.algorithm.normalize_values",
-    ),
     "optimiser": (
         ["default_policy.algorithm.optimiser={_target_: torch.optim.RMSprop}"],
         "there is no default_policy.algorithm.optimiser; it has become default_policy.algorithm.optimizer",
@@ -136,3 +131,27 @@ def test_a_limit_on_costs_is_offered_only_to_algorithms_that_can_have_it(setting
         ]
     (problem,) = problems_of_overrides("policy@policies.cart=sac", f"{key}=0.5")
     assert problem.startswith(f"there is no {key}; it has become policies.cart.algorithm.parts.cost")
+
+
+@pytest.mark.parametrize("setting", ["normalize_values", "normalise_returns"])
+def test_normalization_of_values_is_offered_only_to_algorithms_with_a_critic(setting: str) -> None:
+    key = f"policies.cart.algorithm.{setting}"
+    assert problems_of_overrides("policy@policies.cart=dqn", f"{key}=true") == [
+        f"there is no {key}; normalization of values has become a part, and dqn cannot have a PopArt: it has no critic "
+        "of states; leave the part out, or use ppo, a2c or another with a critic"
+    ]
+    for name in ("ppo", "a2c", "impala", "appo"):
+        assert problems_of_overrides(f"policy@policies.cart={name}", f"{key}=true") == [
+            f"there is no {key}; it has become policies.cart.algorithm.parts.values={{_target_: marlflow.PopArt}}, or "
+            "null for false"
+        ]
+
+
+def test_normalization_of_rewards_is_offered_to_teams() -> None:
+    key, told = "policies.cart.algorithm.normalize_rewards", "there is no policies.cart.algorithm.normalize_rewards; "
+    assert problems_of_overrides("policy@policies.cart=vdn", f"{key}=true") == [
+        f"{told}it has become policies.cart.algorithm.parts.rewards={{_target_: marlflow.RewardUnit}}, or null for "
+        "false"
+    ]
+    (problem,) = problems_of_overrides("policy@policies.cart=ppo", f"{key}=true")
+    assert problem.startswith(f"{told}normalization of rewards has become a part, and ppo cannot have a RewardUnit")

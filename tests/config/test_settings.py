@@ -64,7 +64,7 @@ ACCEPTED: Mapping[str, set[str]] = {
     "2**63": THRESHOLDS | ANY_SIZE | BOUNDS_OF_SCHEDULES | OF_THE_ENVIRONMENT,
     "true": names("""
         at_start batched bootstrap_at_death compile compiled dashboard double dueling jsonl mirrored momentum
-        normalize_advantages normalize_observations normalize_rewards normalize_values prioritized shared_torso spread
+        normalize_advantages normalize_observations prioritized shared_torso spread
         squash_state symmetric tensorboard token_baseline trace velocities
     """),
     "10**400": OF_THE_ENVIRONMENT,
@@ -74,8 +74,8 @@ ACCEPTED: Mapping[str, set[str]] = {
         league learns_from mapping minibatch_tasks nash_conv_every_env_steps newest node node_ip_address num_cpus
         num_gpus num_learners object_store_bytes objective opponents outcome pairs parts patience payoff_se policies
         policy precision queue_fragments record replay resources return_mean shared_gpus sides stages step_timeout_s
-        target_entropy temperature time_s time_share timeout_agent_steps trust value_clip_range velocities win_rate
-        wrappers
+        target_entropy temperature time_s time_share timeout_agent_steps trust value_clip_range values velocities
+        win_rate wrappers
     """)
     | OF_THE_ENVIRONMENT,
     "[nan]": {"trust"},
@@ -122,6 +122,8 @@ KINDS = (
         mf.Faults,
         mf.CostLimit,
         mf.KLToReference,
+        mf.PopArt,
+        mf.RewardUnit,
     ),
     *(mf.FromRun, mf.Frozen),
     *(

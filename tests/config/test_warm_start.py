@@ -28,7 +28,7 @@ from tests.runtime.team_runs import teams
 from tests.sentences import refusals
 
 NORMALIZED = mf.MLP((16,), normalize_observations=True)
-PPO = replace(SMALL_PPO, normalize_values=True)
+PPO = replace(SMALL_PPO, parts={"values": mf.PopArt()})
 POLICIES = {"hunters": mf.Policy(PPO, NORMALIZED), "prey": mf.Policy(SMALL_DQN, SMALL), "memory": SMALL_R2D2}
 MAPPING = [mf.Rule("cart_0", "hunters"), mf.Rule("cart_1", "prey"), mf.Rule("*", "memory")]
 BEST = mf.CheckpointConfig(every_env_steps=100, keep=1, best="policies.hunters.return_mean")
@@ -332,7 +332,7 @@ def test_the_plan_names_source_version_and_hash(
     mapping = "[{match: cart_0, policy: hunters}, {match: '*', policy: past}]"
     words = ["policy@policies.hunters=ppo", "policies.hunters.model.hidden_sizes=[16]", f"mapping={mapping}"]
     words += ["policies.hunters.model.normalize_observations=true", "runtime=inline", "env=cartpole_team"]
-    words += ["policies.hunters.algorithm.normalize_values=true"]
+    words += ["parts@policies.hunters.algorithm.parts.values=pop_art"]
     source = runs / "carts"
     words += [f"policies.hunters.init={{run: {source}}}"]
     words += [
@@ -356,7 +356,7 @@ def test_keys_of_init_may_be_given_one_by_one(runs: Path) -> None:
     from tests.config.composition import ready_of
 
     words = ["env=cartpole_team", "policy@policies.cart=ppo", "policies.cart.model.hidden_sizes=[16]", "runtime=inline"]
-    words += ["policies.cart.model.normalize_observations=true", "policies.cart.algorithm.normalize_values=true"]
+    words += ["policies.cart.model.normalize_observations=true", "parts@policies.cart.algorithm.parts.values=pop_art"]
     keys = [f"policies.cart.init.run={runs / 'carts'}", "policies.cart.init.policy=hunters"]
     checked = ready_of(*words, *keys, "policies.cart.init.parts=[actor]")
     begun = checked.spec.learners["cart"].begins_with["cart"]

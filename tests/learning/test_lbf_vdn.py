@@ -37,7 +37,7 @@ def test_a_team_eats_the_food_although_its_first_values_could_hide_it(algorithm:
 def test_a_team_learns_where_rewards_are_hundredths_and_food_takes_several(tmp_path: Path) -> None:
     """Random play has 0.1. With a discount of 0.99 and rewards as they are, VDN had 0.11 after 2,000,000 env steps."""
     learns = mf.VDN(
-        normalize_rewards=True,
+        parts={"rewards": mf.RewardUnit()},
         discount=0.95,
         n_step=1,
         batch_agent_steps=1_536,

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marlflow.losses.advantages import generalized_advantage_estimation, reverse_linear_recurrence
+from marlflow.losses.gae_and_vtrace import generalized_advantage_estimation, reverse_linear_recurrence
 
 
 def test_against_a_table() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from marlflow.losses.advantages import generalized_advantage_estimation, vtrace
+from marlflow.losses.gae_and_vtrace import generalized_advantage_estimation, vtrace
 
 
 def test_against_a_table() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from tests.sentences import sentences
 
 SEEN = Spaces(spaces.Box(-np.inf, np.inf, (2,)), spaces.Discrete(3))
 MODEL = mf.MLP((8,), normalize_observations=True)
+SCALED = {"values": mf.PopArt()}
 
 
 @given(st.lists(st.integers(0, 40), max_size=6), st.integers(0, 1000))
@@ -107,7 +109,7 @@ def test_what_was_seen_is_kept_and_reaches_the_target() -> None:
 
 @pytest.mark.parametrize("shared_torso", [False, True])
 def test_units_of_returns_change_and_values_do_not(shared_torso: bool) -> None:
-    one = learner(mf.MLP((8,)), shared_torso=shared_torso, normalize_values=True, learning_rate=0.0)
+    one = learner(mf.MLP((8,)), shared_torso=shared_torso, parts=SCALED, learning_rate=0.0)
     batch = estimated(128)
     obs = batch.columns["obs"] / 300.0
     before = one.values(obs)
@@ -124,7 +126,7 @@ def test_normalized_returns_are_learned_at_any_scale() -> None:
     """The same targets, a thousand times as large, come out a thousand times as large, but for where they began."""
     found = []
     for scale in (1.0, 1e3):
-        one = learner(mf.MLP((16,)), normalize_values=True, learning_rate=3e-3, entropy_coefficient=0.0)
+        one = learner(mf.MLP((16,)), parts=SCALED, learning_rate=3e-3, entropy_coefficient=0.0)
         batch = estimated(64, scale)
         small = batch.columns["obs"] / [1.0, 300.0] - [0.0, 1e3 / 300.0]
         targets = (scale * (2.0 + small[:, 0])).astype(np.float32)
@@ -144,6 +146,10 @@ def test_who_does_not_see_all_rows_keeps_no_moments(algorithm: mf.Algorithm) -> 
     assert sentences(algorithm.validate(SEEN, mf.MLP())) == []
     text = "cannot do normalize_observations: its learner does not see all rows; leave it off, or use ppo"
     assert sentences(algorithm.validate(SEEN, MODEL)) == [f"{algorithm.name} {text}"]
+    scaled = replace(algorithm, parts=SCALED)  # type: ignore[type-var]
+    told = "cannot have a PopArt: its learner does not see all rows; leave the part out, or use ppo"
+    if algorithm.capabilities.critic:
+        assert sentences(scaled.validate(SEEN, mf.MLP())) == [f"{algorithm.name} {told}"]
 
 
 BOX = Spaces(spaces.Box(-np.inf, np.inf, (2,)), spaces.Box(-1.0, 1.0, (2,)))
@@ -178,7 +184,7 @@ def test_pixels_in_parts_are_not_normalized_and_it_is_said() -> None:
 
 
 def test_rows_that_nothing_can_be_learned_from_leave_the_moments_as_they_were() -> None:
-    one = learner(normalize_values=True)
+    one = learner(parts=SCALED)
     one.update(estimated(64))
     before = one.parameters.flat.vector.clone()
     batch = estimated(64, seed=1)

@@ -11,7 +11,7 @@ from tests.runtime.small_runs import small_run
 
 SETTINGS: dict[str, Any] = {
     "epochs": 2,
-    "normalize_values": True,
+    "parts": {"values": mf.PopArt()},
     "bootstrap_at_death": True,
     "critic_sees": ("state", "agent"),
 }

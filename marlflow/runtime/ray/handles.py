@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import ray
 
+from marlflow.algorithms.algorithm import TorchAlgorithm
 from marlflow.base.errors import ActorLost, FaultKind
 from marlflow.batches.items import Inserted, Weights
 from marlflow.flow import StageCall
@@ -69,7 +70,7 @@ class LearnerHandle(Handle):
         algorithm, self.policies, self.seats = spec.algorithm, spec.members, spec.seats
         self.trains_on, self.loss_groups = spec.trains_on, spec.loss_groups
         self.has_replay = algorithm.capabilities.replay
-        self.max_staleness = int(getattr(algorithm, "max_staleness", 0) or 0)
+        self.max_staleness = algorithm.max_staleness if isinstance(algorithm, TorchAlgorithm) else 0
         self.published = {policy: Weights(-1, None) for policy in self.policies}
         self.kept: bytes | None = None
         self._flats: Sequence[Any] = ()
