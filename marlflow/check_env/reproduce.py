@@ -25,7 +25,7 @@ Moment = list[tuple[str, Any]]
 """The contents of a step as pairs: a name in words, and the value or a digest of it."""
 
 
-class RecordedEpisode(NamedTuple):
+class PlayedEpisode(NamedTuple):
     """Seed and actions of an episode, and the contents of reset and of each step."""
 
     seed: int
@@ -52,7 +52,7 @@ def difference(make_env: Callable[[], Any], seed: int) -> str | None:
         close_within(second.close, second.where())
 
 
-def _play(adapter: EnvAdapter, seed: int, dice: Dice, deadline: float) -> RecordedEpisode:
+def _play(adapter: EnvAdapter, seed: int, dice: Dice, deadline: float) -> PlayedEpisode:
     step = adapter.reset(seed)
     moments, actions = [_moment(adapter, step)], list[list[Any]]()
     while not step.over and len(actions) < _ENV_STEPS and perf_counter() < deadline:
@@ -64,10 +64,10 @@ def _play(adapter: EnvAdapter, seed: int, dice: Dice, deadline: float) -> Record
         actions.append(step_actions)
         step = adapter.act(step_actions)
         moments.append(_moment(adapter, step))
-    return RecordedEpisode(seed, actions, moments)
+    return PlayedEpisode(seed, actions, moments)
 
 
-def _replay_difference(adapter: EnvAdapter, recorded: Sequence[RecordedEpisode], how: str) -> str | None:
+def _replay_difference(adapter: EnvAdapter, recorded: Sequence[PlayedEpisode], how: str) -> str | None:
     for episode in recorded:
         step = adapter.reset(episode.seed)
         for env_step, moment in enumerate(episode.moments):
