@@ -20,8 +20,8 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.base.spaces import Spaces
 from marlflow.batches.batch import Batch
 from marlflow.offline.dataset import find_dataset
-from marlflow.offline.episodes import RecordedEpisode, recorded_episodes
 from marlflow.offline.manifest import Manifest, read_manifest
+from marlflow.offline.trajectories import RecordedTrajectory, recorded_trajectories
 from marlflow.sampling.acting_policy import ActionDecoder
 
 # With the final observation comes no decision.
@@ -55,7 +55,7 @@ def export_minari(folder: Path, dataset_id: str, policy: str | None = None) -> M
     notes: list[dict[str, Any]] = []
 
     def buffers() -> Iterator[Any]:
-        for number, episode in enumerate(recorded_episodes(dataset)):
+        for number, episode in enumerate(recorded_trajectories(dataset)):
             notes.append({"agent": episode.agent, "env": episode.env, "episode": episode.episode, "end": episode.end})
             yield minari.data_collector.EpisodeBuffer(id=number, **episode_fields(episode, spaces))
 
@@ -103,7 +103,7 @@ def _recorded_policy(folder: Path, manifest: Manifest, policy: str | None) -> st
     return policy
 
 
-def episode_fields(episode: RecordedEpisode, spaces: Spaces) -> dict[str, Any]:
+def episode_fields(episode: RecordedTrajectory, spaces: Spaces) -> dict[str, Any]:
     """Return the fields of a Minari EpisodeBuffer, of T actions and T + 1 observations.
 
     Observations and actions are those of the environment's spaces. `infos` have T + 1 entries: `action_mask` and

@@ -224,7 +224,11 @@ def test_every_command_on_files_of_ones_own_is_a_plan_that_can_run(
     assert "customer" in output or "agent: ppo" in output
 
 
-TRIED = re.split(r"^## ", PACKAGES.read_text(encoding="utf-8"), flags=re.M)[1:]
+EXAMPLES = sorted((REPOSITORY / "docs" / "examples").glob("*.md"))
+TRIED = [
+    *re.split(r"^## ", PACKAGES.read_text(encoding="utf-8"), flags=re.M)[1:],
+    *(f"{page.stem}\n{page.read_text(encoding='utf-8')}" for page in EXAMPLES),
+]
 
 
 @pytest.mark.filterwarnings("default")
@@ -238,23 +242,57 @@ def test_the_command_of_every_package_that_is_installed_is_a_plan_that_can_run(s
     for module in {*imported, *named} - {own}:
         if find_spec(module) is None:
             pytest.skip(f"{module} is not installed")
-    if "$NETS" in line:
-        pytest.skip("the road network is that of the reader")
     (here / f"{own or 'none'}.py").write_text(code, encoding="utf-8")
     assert main(["plan", *shlex.split(line)]) == 0
 
 
 def test_the_code_for_each_package_is_as_long_as_the_table_says() -> None:
     table = TRIED_WITH.read_text(encoding="utf-8")
-    rows = re.findall(r"^\| \[([\w-]+)\]\(packages\.md#[\w-]+\) [\d.]+ \| (\d+) \|", table, re.M)
+    rows = re.findall(r"^\| \[[\w-]+\]\((?:packages\.md#|examples/)([\w-]+)(?:\.md)?\) [\d.]+ \| (\d+) \|", table, re.M)
     lengths = {}
     for section in TRIED:
         found = re.search(r"^```python\n# \w+\.py\n(.*?)^```", section, re.M | re.S)
         code = found[1] if found else ""
         compile(code, section.partition("\n")[0], "exec")
-        lengths[section.partition("\n")[0]] = sum(bool(re.match(r" *[^# ]", line)) for line in code.splitlines())
+        lengths[section.partition("\n")[0].lower()] = sum(
+            bool(re.match(r" *[^# ]", line)) for line in code.splitlines()
+        )
     assert len(rows) == 11
     assert {name: int(lines) for name, lines in rows} == {name: lengths[name] for name, _ in rows}
+
+
+PLAYS = {
+    "magent2": ["red_0", "red_1", "blue_0"],
+    "overcooked": ["cook_0", "cook_1"],
+    "pogema": ["player_0", "player_1"],
+    "sumo": ["1", "2", "5", "6"],
+}
+
+
+@pytest.mark.parametrize("page", EXAMPLES, ids=lambda page: page.stem)
+def test_the_settings_of_an_example_are_a_plan_that_can_run(page: Path, here: Path) -> None:
+    # Its package is not installed here: cart-poles with the names of its agents stand for it.
+    (here / "stand_in.py").write_text(
+        "from marlflow.env.games.cartpole_team import CartPoleTeam\n\n"
+        "class Team(CartPoleTeam):\n"
+        "    def __init__(self, **settings):\n"
+        f"        agents = {PLAYS[page.stem]}\n"
+        "        super().__init__(len(agents))\n"
+        "        self._carts = dict(zip(agents, self.carts))\n"
+        "        self.possible_agents = agents\n\n"
+        "    def step(self, actions):\n"
+        "        *result, infos = super().step(actions)\n"
+        "        return *result, {agent: {'shaped_reward': 0.0} for agent in infos}\n"
+    )
+    train, evaluate, play = re.findall(r"^marlflow .*$", page.read_text(encoding="utf-8"), re.M)
+    _, _, *words = shlex.split(re.sub(r"env\._target_=\S+", "env._target_=stand_in.Team", train))
+    assert main(["plan", *words]) == 0
+    (run_dir,) = [word.partition("=")[2] for word in words if word.startswith("hydra.run.dir=")]
+    for line, name in ((evaluate, "evaluate"), (play, "play")):
+        _, command, folder, *options = shlex.split(line)
+        assert (command, folder) == (name, run_dir)
+        assert options
+    assert (page.with_suffix(".webp")).stat().st_size < 300_000
 
 
 def own_network() -> str:

@@ -17,12 +17,12 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.base.spaces import Spaces
 from marlflow.offline.dataset import find_dataset
 from marlflow.offline.dataset_writer import DatasetWriter
-from marlflow.offline.episodes import RecordedEpisode, recorded_episodes
 from marlflow.offline.manifest import Manifest, environment_described, write_manifest
 from marlflow.offline.minari import decoded, episode_fields, export_minari
+from marlflow.offline.trajectories import RecordedTrajectory, recorded_trajectories
 from tests.base.nested_spaces import trees
 from tests.offline.batches import recording
-from tests.offline.test_episodes import piece
+from tests.offline.test_trajectories import piece
 from tests.runtime.small_runs import small_run
 
 
@@ -59,7 +59,7 @@ def test_observations_are_decoded_to_what_was_seen(space: gym.Space[Any], seed: 
     assert_equal(stacked(space, samples), decoded(spaces.encoder().stack(samples), spaces))
 
 
-def episode(end: Any = "terminated", action: Array | None = None) -> RecordedEpisode:
+def episode(end: Any = "terminated", action: Array | None = None) -> RecordedTrajectory:
     columns = {
         "action": np.array([0, 2]) if action is None else action,
         "reward": np.array([0.5, 2.0]),
@@ -70,7 +70,7 @@ def episode(end: Any = "terminated", action: Array | None = None) -> RecordedEpi
         "cost": np.array([0.0, 7.0]),
     }
     seen = {"obs": np.float32([[1, 2], [3, 4], [5, 6]]), "action_mask": np.array([[1, 0, 1]] * 3, bool)}
-    return RecordedEpisode(0, 0, 0, end, columns, seen)
+    return RecordedTrajectory(0, 0, 0, end, columns, seen)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_a_recorded_run_becomes_an_episode_for_each_agent(minari: Any, tmp_path:
     dataset = minari.load_dataset("prey-v0")
     notes = list(dataset.storage.get_episode_metadata(range(written.episodes)))
     assert {note["agent"] for note in notes} == {"cart_2", "cart_3"}
-    for one, note, recorded in zip(dataset, notes, recorded_episodes(find_dataset(folder, "prey")), strict=True):
+    for one, note, recorded in zip(dataset, notes, recorded_trajectories(find_dataset(folder, "prey")), strict=True):
         assert note["end"] == recorded.end
         assert_equal(recorded.seen["obs"], one.observations)
         assert_equal(recorded.columns["action"], one.actions)

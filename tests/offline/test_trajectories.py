@@ -15,7 +15,7 @@ import marlflow as mf
 from marlflow.batches.batch import Batch
 from marlflow.offline.dataset import find_dataset
 from marlflow.offline.dataset_writer import DatasetWriter
-from marlflow.offline.episodes import RecordedEpisode, recorded_episodes
+from marlflow.offline.trajectories import RecordedTrajectory, recorded_trajectories
 from tests.offline.batches import recording
 from tests.runtime.small_runs import small_run
 
@@ -44,7 +44,7 @@ def piece(agent: int, env: int, episode: int, first: int, rows: int, end: str) -
     )
 
 
-def described(episode: RecordedEpisode) -> tuple[Any, ...]:
+def described(episode: RecordedTrajectory) -> tuple[Any, ...]:
     return (
         episode.agent,
         episode.env,
@@ -89,7 +89,7 @@ def test_trajectories_are_put_together_from_their_pieces(
             count = int(random.integers(1, 4))
             write(folder, worker, [Batch.concat(batches[:count])])
             del batches[:count]
-    found = list(recorded_episodes(find_dataset(folder, "team")))
+    found = list(recorded_trajectories(find_dataset(folder, "team")))
     assert sorted(map(described, found)) == sorted(expected)
     for episode in found:
         steps = len(episode.columns["reward"])
@@ -107,14 +107,14 @@ def test_a_gap_ends_a_trajectory_and_an_agent_may_come_back(tmp_path: Path) -> N
     )
     # Another run in the same folder has the same numbers.
     write(tmp_path, 0, [piece(0, 0, 0, 3, 2, "terminated")], run="cd34")
-    found = [described(episode)[3:] for episode in recorded_episodes(find_dataset(tmp_path, "team"))]
+    found = [described(episode)[3:] for episode in recorded_trajectories(find_dataset(tmp_path, "team"))]
     assert found == [(0, 3, "unfinished"), (5, 2, "terminated"), (7, 1, "truncated"), (3, 2, "terminated")]
 
 
 def test_a_run_records_trajectories_that_begin_and_end_as_its_episodes(tmp_path: Path) -> None:
     mf.train(small_run(record=mf.Record()), tmp_path)
     dataset = find_dataset(tmp_path / "record", "prey")
-    found = list(recorded_episodes(dataset))
+    found = list(recorded_trajectories(dataset))
     rows = sum(dataset.read(fragment).rows for fragment in dataset.fragments)
     assert sum(len(episode.columns["reward"]) for episode in found) == rows
     assert {episode.columns["t_agent"][0] for episode in found} == {0}

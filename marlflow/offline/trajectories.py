@@ -17,7 +17,7 @@ _KEY = ("run", "env", "episode", "agent", "t_agent")
 
 
 @dataclass(frozen=True, slots=True)
-class RecordedEpisode:
+class RecordedTrajectory:
     """The T decisions of one agent in an episode.
 
     `columns` [T, ...] are those of a Batch. `seen` [T + 1, ...] are its `obs`, and `action_mask` and `state` if
@@ -33,31 +33,31 @@ class RecordedEpisode:
     seen: dict[str, Array]
 
 
-def recorded_episodes(dataset: Dataset) -> Iterator[RecordedEpisode]:
-    """Yield all episodes of `dataset`, each when its last rows were read; raises RecordsDamaged.
+def recorded_trajectories(dataset: Dataset) -> Iterator[RecordedTrajectory]:
+    """Yield all trajectories of `dataset`, each when its last rows were read; raises RecordsDamaged.
 
-    All rows are in exactly one of them, and only rows of episodes that are not complete yet are kept in memory.
+    All rows are in exactly one of them, and only rows of trajectories that are not complete yet are kept in memory.
     """
-    episode_of, sizes = _joined(dataset)
+    trajectory_of, sizes = _joined(dataset)
     waiting: dict[int, list[Batch]] = {}
     segments_read = 0
     for fragment in dataset.fragments:
         batch = dataset.read(fragment)
         stops = np.cumsum(batch.segments["length"])
         for place, stop in enumerate(stops.tolist()):
-            number = int(episode_of[segments_read + place])
+            number = int(trajectory_of[segments_read + place])
             columns = {
                 name: column[stop - batch.segments["length"][place] : stop] for name, column in batch.columns.items()
             }
             pieces = waiting.setdefault(number, [])
             pieces.append(Batch(columns, {name: column[place] for name, column in batch.segments.items()}))
             if len(pieces) == sizes[number]:
-                yield _episode(waiting.pop(number))
+                yield _trajectory(waiting.pop(number))
         segments_read += len(stops)
 
 
 def _joined(dataset: Dataset) -> tuple[Array, Array]:
-    """Return the number of each segment's episode, in the order of the files, and the segments of each episode."""
+    """Return the number of each segment's trajectory, in the order of the files, and the segments of each trajectory."""
     parts: list[dict[str, Array]] = []
     for fragment in dataset.fragments:
         batch = dataset.read(fragment, ["t_agent"])
@@ -78,12 +78,12 @@ def _joined(dataset: Dataset) -> tuple[Array, Array]:
     for name in _KEY[:-1]:
         continues &= table[name][1:] == table[name][:-1]
     numbers = np.cumsum(np.concatenate([[True], ~continues])) - 1
-    episode_of = np.empty_like(numbers)
-    episode_of[order] = numbers
-    return episode_of, np.bincount(numbers)
+    trajectory_of = np.empty_like(numbers)
+    trajectory_of[order] = numbers
+    return trajectory_of, np.bincount(numbers)
 
 
-def _episode(pieces: list[Batch]) -> RecordedEpisode:
+def _trajectory(pieces: list[Batch]) -> RecordedTrajectory:
     pieces.sort(key=lambda piece: int(piece.columns["t_agent"][0]))
     last = pieces[-1].segments
     columns = {name: np.concatenate([piece.columns[name] for piece in pieces]) for name in pieces[0].columns}
@@ -95,4 +95,4 @@ def _episode(pieces: list[Batch]) -> RecordedEpisode:
     end: Literal["terminated", "truncated", "unfinished"] = "unfinished"
     if last["terminated"] or last["truncated"]:
         end = "terminated" if last["terminated"] else "truncated"
-    return RecordedEpisode(int(last["agent"]), int(last["env"]), int(last["episode"]), end, columns, seen)
+    return RecordedTrajectory(int(last["agent"]), int(last["env"]), int(last["episode"]), end, columns, seen)
