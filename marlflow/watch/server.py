@@ -190,7 +190,7 @@ def serve(watch: WatchServer, port: int, say: Callable[[str], None]) -> None:
         ) from error
 
     async def main() -> None:
-        config = uvicorn.Config(watch.app(), log_level="error", timeout_graceful_shutdown=2)
+        config = uvicorn.Config(watch.app(), ws="none", lifespan="off", log_level="error", timeout_graceful_shutdown=2)
         server = uvicorn.Server(config)
         serving = asyncio.create_task(server.serve([listening]))
         while not server.started and not serving.done():
