@@ -106,17 +106,9 @@ class RunServices:
         checkpoints = CheckpointTiming(
             experiment.checkpoint.every_env_steps, metrics, self.checkpointer, self._save, budget
         )
+        notice = self._console.notice
         self.between_rounds = BetweenRounds(
-            parts.published,
-            scheduler,
-            self._dealer,
-            metrics,
-            time_limit,
-            stops,
-            checkpoints,
-            resets,
-            changes,
-            self._console.notice,
+            parts.published, scheduler, self._dealer, metrics, time_limit, stops, checkpoints, resets, changes, notice
         )
         dealing = None if self._dealer is None else Dealing(self._dealer, metrics, self._match_times, nash_conv)
         services: dict[str, Service | None] = {
