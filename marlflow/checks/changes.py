@@ -12,6 +12,7 @@ from marlflow.base.sentences import meant
 from marlflow.checks.leagues import why_no_successor
 from marlflow.config.experiment import LearnerConfig
 from marlflow.config.settings import changeable_settings
+from marlflow.env.episode_location import raised
 from marlflow.matchmaking.matchmakers import Matchmaker
 from marlflow.observe.callback import Callback, MayChange
 from marlflow.runtime.spec import LearnerSpec, RunSpec
@@ -24,12 +25,16 @@ def change_problems(
     matchmaker: object,
 ) -> Iterator[str]:
     """Yield why callbacks cannot change the policies and settings that they declare."""
-    changed_by: dict[str, str] = {}
+    problems: list[str] = []
+    declared = {
+        f"callbacks.{name}": may_change
+        for name, callback in callbacks.items()
+        if callback is not None and (may_change := _declared(f"callbacks.{name}", callback, problems)) is not None
+    }
+    yield from problems
     resets = matchmaker.reset_policies() if isinstance(matchmaker, Matchmaker) else ()
-    for name, callback in callbacks.items():
-        if callback is None or (may_change := callback.may_change()) is None:
-            continue
-        path = f"callbacks.{name}"
+    changed_by: dict[str, str] = {}
+    for path, may_change in declared.items():
         known = [policy for policy in may_change.policies if policy in spec.policies]
         for policy in may_change.policies:
             if policy not in known:
@@ -47,13 +52,25 @@ def change_problems(
             yield from _setting_problems(path, may_change, spec)
 
 
+def _declared(path: str, callback: Callback, problems: list[str]) -> MayChange | None:
+    subject = f"{path}: {type(callback).__name__}.may_change()"
+    try:
+        may_change: object = callback.may_change()
+    except Exception as error:  # noqa: BLE001  code of a user
+        problems.append(f"{subject} raised {raised(error)}")
+        return None
+    if may_change is None or isinstance(may_change, MayChange):
+        return may_change
+    problems.append(f"{subject} returned {may_change!r:.60}, which is no MayChange")
+    return None
+
+
 def _differences(path: str, policies: Sequence[str], spec: RunSpec) -> Iterator[str]:
-    first, *others = policies
-    for other in others:
-        if not spec.policies[other].has_network_of(spec.policies[first]):
+    for other in policies[1:]:
+        if not spec.policies[other].has_network_of(spec.policies[policies[0]]):
             yield (
-                f"{path}: policies {first!r} and {other!r} cannot copy each other, since their networks differ; give "
-                "both the same algorithm, model and spaces"
+                f"{path}: policies {policies[0]!r} and {other!r} cannot copy each other, since their networks differ; "
+                "give both the same algorithm, model and spaces"
             )
 
 

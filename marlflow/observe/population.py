@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
@@ -70,6 +71,10 @@ class PopulationBasedTraining(Callback):
             elif bounds is None and self.resample:
                 yield f"cannot draw {name}, which has no bounds; give it [low, high], or set resample=0"
 
+    def metric_paths(self) -> list[str]:
+        """Return where reports have `metric`, by policy; nothing if the returns of episodes are counted."""
+        return [] if self.metric is None else [f"policies.{policy}.{self.metric}" for policy in self.policies]
+
     def may_change(self) -> MayChange:
         """Return the population and the settings."""
         return MayChange(self.policies, self.settings)
@@ -105,8 +110,8 @@ class PopulationBasedTraining(Callback):
 
     def reported(self, record: Report) -> None:
         """Remember the metric; raises KeyError if policies have none of this name."""
-        for policy in self.policies if self.metric is not None else ():
-            if (value := metric(record, f"policies.{policy}.{self.metric}")) is not None:
+        for policy, path in zip(self.policies, self.metric_paths(), strict=False):
+            if (value := metric(record, path)) is not None:
                 self._returns[policy] = float(value), 1
 
     def _changes(self, env_steps: int) -> list[ChangePolicy]:
@@ -163,7 +168,9 @@ class PopulationBasedTraining(Callback):
 
     def _write(self, line: Mapping[str, Any]) -> None:
         assert self._file is not None
-        self._file.append(f"{json.dumps(line)}\n".encode())
+        # What the disk refuses is written with the next line, or is an error at the end; the run goes on without it.
+        with suppress(OSError):
+            self._file.append(f"{json.dumps(line)}\n".encode())
 
     def metrics(self) -> Mapping[str, float | None]:
         """Return the copies so far, and the score and the present settings of each policy."""

@@ -141,6 +141,18 @@ def test_a_resumed_run_does_what_it_would_have_done(algorithm: Any, tmp_path: Pa
     assert min(copies) <= 480 < max(copies)
 
 
+def test_compiled_updates_take_changed_settings(tmp_path: Path) -> None:
+    changes = [mf.ChangePolicy("a", "d", {"learning_rate": 0.0})]
+    compiled = replace(DQN, compile=True, learning_rate=1e-3)
+    callback = Asks(changes, mf.MayChange(NAMES, {"learning_rate": [0.0, 1.0]}))
+    for env_steps in (480, 960):
+        mf.train(run(compiled, callback=callback, env_steps=env_steps), tmp_path / str(env_steps))
+    assert reports(tmp_path / "960")[-1]["learners"]["a"]["compiles"] > 0
+    sooner, later = kept(tmp_path / "480"), kept(tmp_path / "960")
+    np.testing.assert_array_equal(sooner["learner.a"]["vector"], later["learner.a"]["vector"])
+    assert (sooner["learner.d"]["vector"] != later["learner.d"]["vector"]).any()
+
+
 def test_a_change_that_waits_is_made_after_a_resume(tmp_path: Path) -> None:
     # The first run ends in the round in which its population is compared.
     mf.train(run(env_steps=160), tmp_path / "parts")
@@ -173,6 +185,17 @@ def test_learners_that_do_not_wait_for_rounds_copy_over_ray(
 ) -> None:
     rollouts = mf.Rollouts(num_workers=2, fragment_env_steps=40, pace=pace)
     result = mf.train(run(DQN, "ray", rollouts=rollouts), tmp_path)
+    assert result.metrics["callbacks"]["population"]["copies"] > 2
+    assert not any(result.metrics["faults"].values())
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_session")
+def test_learners_of_several_processes_copy_each_other(tmp_path: Path) -> None:
+    experiment = run(runtime="ray", callback=population(policies=["a", "d"]))
+    in_two = mf.PlacementOverrides(num_learners=2)
+    policies = {**experiment.policies, "a": replace(experiment.policies["a"], placement=in_two)}
+    result = mf.train(replace(experiment, policies=policies), tmp_path)
     assert result.metrics["callbacks"]["population"]["copies"] > 2
     assert not any(result.metrics["faults"].values())
 
@@ -276,6 +299,8 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"settings": {"clip_range": None}, "resample": 0.1}, {}, "cannot draw clip_range, which has no bounds"),
     ({"quantile": 0.6}, {}, "callbacks.population.quantile must be at most 0.5, not 0.6"),
     ({"factors": []}, {}, "callbacks.population has no factors"),
+    ({"metric": "eval_return"}, {}, "callbacks.population.metric eval_return: a policy has no figure 'eval_return'"),
+    ({"metric": "infos.won"}, {}, "callbacks.population.metric infos.won: nothing in infos has this name"),
     ({}, {"a": mf.Policy(mf.PPO(learning_rate=mf.Linear(1e-3, 1e-4, 100)), SMALL)}, "follows a schedule of its own"),
     ({}, {"b": mf.Policy(DQN, SMALL)}, "policies 'a' and 'b' cannot copy each other, since their networks differ"),
     ({}, {"c": mf.Policy(PPO, mf.MLP((8,)))}, "policies 'a' and 'c' cannot copy each other"),
@@ -325,6 +350,22 @@ def test_another_population_is_refused_at_a_resume(tmp_path: Path) -> None:
             mf.resume(run(callback=other), tmp_path)
     with pytest.raises(mf.CheckpointUnusable, match="it has changes, which this run has not"):
         mf.resume(run(callbacks={}), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("returned", "problem"),
+    [(ValueError("no"), "Crooked.may_change() raised ValueError: no"), (3, "returned 3, which is no MayChange")],
+)
+def test_a_declaration_that_is_none_is_refused(returned: object, problem: str) -> None:
+    class Crooked(mf.Callback):
+        def may_change(self) -> Any:
+            if isinstance(returned, Exception):
+                raise returned
+            return returned
+
+    with pytest.raises(mf.ConfigInvalid) as refused:
+        ready(run(callback=Crooked()))
+    assert problem in str(refused.value.problems)
 
 
 class Asks(mf.Callback):
