@@ -102,7 +102,7 @@ def _run(
     if ended_by is not None:
         raise REASONS[REASON_OF[ended_by]]
     if population is not None and (best := best_of(results, arguments["direction"])) is not None:
-        # Its last settings are not those that it has learned with so far.
+        # It has learned with other settings before its last ones, so no command would repeat it.
         where = os.path.relpath(best.folder)
         print(f"best: job {best.number}, {sweep.config.objective} {best.objective:,.6g}; what it learned is in {where}")
     return exit_code(results)
@@ -278,7 +278,9 @@ COMMAND = Command(
             "N",
             low=1,
         ),
-        Option("quantile", "share of trials that copies others, of scheduler=pbt", "number", "X", 0.25, low=0.0),
+        Option(
+            "quantile", "share of trials that copies others, of scheduler=pbt", "number", "X", 0.25, low=0.0, high=0.5
+        ),
         Option("parallel", "trials at a time; by default one for each CPU", "whole number", "N", low=1),
         Option("search_seed", "seed of the random values", "whole number", "N", 0, low=0),
         Option("config_dir", "a folder with configuration groups of your own", value="FOLDER", several=True),

@@ -122,7 +122,7 @@ class Callback:
         """Handle the start or the resume of a run; if this raises, the callback is not called again."""
 
     def may_change(self) -> MayChange | None:
-        """Return what it may ask for by ChangePolicy, which is checked before the run; None: nothing."""
+        """Return the changes that ChangePolicy may ask for; checked before the run. None: there are none."""
         return None
 
     def played(self, round: RoundEvent) -> Answer:

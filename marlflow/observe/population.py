@@ -147,7 +147,7 @@ class PopulationBasedTraining(Callback):
         return [(policy, source) for policy, source in zip(ordered, drawn, strict=False) if rank[source] > rank[policy]]
 
     def _generator(self, purpose: str, policy: str) -> np.random.Generator:
-        # Counted by intervals, so that a resumed run draws what it would have drawn.
+        # Counted by intervals, so that a resumed run draws the same numbers.
         return np.random.default_rng(key(named_seed(self._seed, purpose, policy), *b"population", self._intervals))
 
     def _near(self, name: str, value: float, policy: str, generator: np.random.Generator) -> float:
@@ -168,7 +168,7 @@ class PopulationBasedTraining(Callback):
 
     def _write(self, line: Mapping[str, Any]) -> None:
         assert self._file is not None
-        # What the disk refuses is written with the next line, or is an error at the end; the run goes on without it.
+        # A line that the disk refuses is written with the next one, or is an error at the end.
         with suppress(OSError):
             self._file.append(f"{json.dumps(line)}\n".encode())
 

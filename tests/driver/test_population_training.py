@@ -21,6 +21,7 @@ from marlflow.observe.population import POPULATION
 from marlflow.runtime.ray import RayRuntime
 from marlflow.sampling.receipts import Fault
 from tests.driver.kept_runs import kept
+from tests.driver.resetting import with_resets
 from tests.driver.resumed_runs import resumes_exactly
 from tests.driver.watching import reports
 from tests.runtime.ray.test_resets_over_ray import kill
@@ -226,7 +227,7 @@ def returns(**by_policy: list[float]) -> mf.RoundEvent:
 
 
 def asked(of: mf.PopulationBasedTraining, scores: Mapping[str, list[float]], tmp_path: Path) -> list[mf.ChangePolicy]:
-    """What a population asks for after one round with these returns."""
+    """Return the changes that a population asks for after one round with these returns."""
     checked = ready(run(callback=of))
     of.began(replace(run_info(checked, tmp_path), configuration=plain(checked.experiment)))
     try:
@@ -341,6 +342,14 @@ def test_a_joint_learner_is_refused() -> None:
     rules = [mf.Rule("agent_0", "a"), mf.Rule("*", "b")]
     with pytest.raises(mf.ConfigInvalid, match="learner 'team' trains it together with b"):
         ready(replace(experiment, mapping=rules, callbacks={"population": population(policies=["a", "b"])}))
+
+
+def test_a_policy_that_a_matchmaker_resets_is_refused() -> None:
+    callbacks = {"population": population(policies=["main", "rival"])}
+    with pytest.raises(
+        mf.ConfigInvalid, match=r"'main' is changed by callbacks\.population and reset by the matchmaker"
+    ):
+        ready(with_resets(mf.Policy(PPO, SMALL), mf.Policy(PPO, SMALL), 100, callbacks=callbacks))
 
 
 def test_another_population_is_refused_at_a_resume(tmp_path: Path) -> None:
