@@ -152,9 +152,20 @@ if TYPE_CHECKING:
     from marlflow.learner.part_state import PartState
     from marlflow.learner.protocol import Learner
     from marlflow.matchmaking.matchmakers import EpisodeId, Matchmaker, RandomSeats
-    from marlflow.observe.callback import Callback, EvaluateNow, EvaluationEvent, FaultEvent, RunEnd, StopRun
+    from marlflow.observe.callback import (
+        Callback,
+        ChangePolicy,
+        EvaluateNow,
+        EvaluationEvent,
+        FaultEvent,
+        MayChange,
+        RoundEvent,
+        RunEnd,
+        StopRun,
+    )
     from marlflow.observe.early_stop import EarlyStop
     from marlflow.observe.mlflow import MlflowSink
+    from marlflow.observe.population import PopulationBasedTraining
     from marlflow.observe.report import Report, RunInfo
     from marlflow.observe.trackio import TrackioSink
     from marlflow.observe.wandb import WandbSink
@@ -221,32 +232,34 @@ __all__ = [
     "MAPPO", "MARWIL", "MASAC", "MATD3", "MLP", "NFSP", "PFSP", "PPO", "PSRO", "QMIX", "R2D2", "SAC", "TD3", "VDN",
     "Actor", "ActorLost", "Adam", "Adapt", "Advantages", "AgentSteps", "Algorithm", "AlphaStar", "ApeX",
     "ApplyGradients", "ArCHer", "AtMost", "Average", "Batch", "BatchedEnv", "BatchedStep", "BudgetExceeded", "ByPolicy",
-    "ByShard", "ByTask", "Callback", "Capabilities", "CheckpointConfig", "CheckpointFailed", "CheckpointUnusable",
-    "Clone", "Coefficients", "Collect", "CollectNext", "ColumnMissing", "ComputeGradients", "Concat", "ConfigInvalid",
-    "CosineDecay", "CostAdvantages", "CostLimit", "CutSequences", "Decisions", "DeltaUniform", "Draw", "DropStale",
-    "EachPolicy", "EarlyStop", "EndOfFlow", "Env", "EnvironmentFailed", "EnvironmentHung", "EpisodeId",
-    "EstimatedBatch", "EstimatedJointBatches", "EvaluateNow", "Evaluation", "EvaluationEvent", "EvaluationResult",
-    "Experiment", "Exported", "ExtraLoss", "FaultEvent", "Faults", "Fictitious", "Flow", "Fragment", "Freely",
-    "FromRun", "Frozen", "FunctionalEnv", "FunctionalStep", "FunctionalWrapper", "GameOutcome", "Gradients", "InTurn",
-    "InferencePlacement", "InfoMetric", "InitialPriorities", "Insert", "InvalidInput", "Join", "JoinSegments",
-    "JointAdvantages", "JointAlgorithm", "JointBatch", "JointBatches", "JointFragment", "JointOffPolicyActorCritic",
-    "JointOffPolicyAlgorithm", "JointSegments", "JointSequenceTransitions", "JointTransitions", "KLToReference",
-    "LatestPast", "League", "LeagueMode", "LeaguePlayer", "LeagueView", "Learn", "LearnInOrder", "Learner",
-    "LearnerConfig", "LearnerPlacement", "LearningAlgorithm", "Linear", "Located", "Log", "LossFunction", "LossGroup",
-    "LossTerms", "MarlflowError", "MatchRules", "Matchmaker", "MatchmakerFailed", "Member", "MetaLearn", "MlflowSink",
-    "NStep", "NaiveSelfPlay", "NestedTorsoConfig", "NetworkActor", "Normalize", "OffPolicyActorCritic",
-    "OffPolicyAlgorithm", "OfflineData", "OperatorRaised", "Optimizer", "PPOLoss", "Part", "PartState",
-    "PayoffSettings", "PiecewiseConstant", "Place", "PlacementOverrides", "Plan", "PlanInvalid", "Policy", "PolicyStop",
-    "Pool", "PopArt", "PopulationChange", "Prioritized", "Problem", "Publish", "QNetwork", "Random", "RandomSeats",
-    "Range", "RatingSettings", "Record", "RecordsDamaged", "RecurrentPPO", "RecurrentTorso", "RecurrentTorsoConfig",
-    "Replay", "ReplayBuffer", "Report", "Reprioritize", "Reservoir", "Reset", "Resources", "Result", "RewardUnit",
-    "Rollouts", "Rotation", "RowRandom", "Rule", "RunEnd", "RunInfo", "RunPage", "RunPlacement", "RuntimeConfig",
-    "RuntimeFailed", "ScheduledFloat", "Scripted", "ShardedBatch", "Shards", "SnapshotEnv", "SnapshotLost",
-    "SnapshotRules", "SplitSegments", "StageFailed", "Stalled", "Stop", "StopRun", "StoreSettings", "StoredReplay",
-    "SyncTarget", "Team", "TorchLearner", "TorchOptimizer", "TorsoConfig", "TrackioSink", "TrainBatch", "TrainedPolicy",
-    "Traits", "Transformer", "Transitions", "Trial", "Uniform", "Update", "UpdateMultiplier", "UserCodeFailed",
-    "UtteranceAdvantage", "Utterances", "VTrace", "ValueCritic", "WandbSink", "WeightsMismatch", "check_environment",
-    "evaluate", "export", "initial_value", "load", "merge", "placement", "plan", "resume", "source", "train",
+    "ByShard", "ByTask", "Callback", "Capabilities", "ChangePolicy", "CheckpointConfig", "CheckpointFailed",
+    "CheckpointUnusable", "Clone", "Coefficients", "Collect", "CollectNext", "ColumnMissing", "ComputeGradients",
+    "Concat", "ConfigInvalid", "CosineDecay", "CostAdvantages", "CostLimit", "CutSequences", "Decisions",
+    "DeltaUniform", "Draw", "DropStale", "EachPolicy", "EarlyStop", "EndOfFlow", "Env", "EnvironmentFailed",
+    "EnvironmentHung", "EpisodeId", "EstimatedBatch", "EstimatedJointBatches", "EvaluateNow", "Evaluation",
+    "EvaluationEvent", "EvaluationResult", "Experiment", "Exported", "ExtraLoss", "FaultEvent", "Faults", "Fictitious",
+    "Flow", "Fragment", "Freely", "FromRun", "Frozen", "FunctionalEnv", "FunctionalStep", "FunctionalWrapper",
+    "GameOutcome", "Gradients", "InTurn", "InferencePlacement", "InfoMetric", "InitialPriorities", "Insert",
+    "InvalidInput", "Join", "JoinSegments", "JointAdvantages", "JointAlgorithm", "JointBatch", "JointBatches",
+    "JointFragment", "JointOffPolicyActorCritic", "JointOffPolicyAlgorithm", "JointSegments",
+    "JointSequenceTransitions", "JointTransitions", "KLToReference", "LatestPast", "League", "LeagueMode",
+    "LeaguePlayer", "LeagueView", "Learn", "LearnInOrder", "Learner", "LearnerConfig", "LearnerPlacement",
+    "LearningAlgorithm", "Linear", "Located", "Log", "LossFunction", "LossGroup", "LossTerms", "MarlflowError",
+    "MatchRules", "Matchmaker", "MatchmakerFailed", "MayChange", "Member", "MetaLearn", "MlflowSink", "NStep",
+    "NaiveSelfPlay", "NestedTorsoConfig", "NetworkActor", "Normalize", "OffPolicyActorCritic", "OffPolicyAlgorithm",
+    "OfflineData", "OperatorRaised", "Optimizer", "PPOLoss", "Part", "PartState", "PayoffSettings", "PiecewiseConstant",
+    "Place", "PlacementOverrides", "Plan", "PlanInvalid", "Policy", "PolicyStop", "Pool", "PopArt",
+    "PopulationBasedTraining", "PopulationChange", "Prioritized", "Problem", "Publish", "QNetwork", "Random",
+    "RandomSeats", "Range", "RatingSettings", "Record", "RecordsDamaged", "RecurrentPPO", "RecurrentTorso",
+    "RecurrentTorsoConfig", "Replay", "ReplayBuffer", "Report", "Reprioritize", "Reservoir", "Reset", "Resources",
+    "Result", "RewardUnit", "Rollouts", "Rotation", "RoundEvent", "RowRandom", "Rule", "RunEnd", "RunInfo", "RunPage",
+    "RunPlacement", "RuntimeConfig", "RuntimeFailed", "ScheduledFloat", "Scripted", "ShardedBatch", "Shards",
+    "SnapshotEnv", "SnapshotLost", "SnapshotRules", "SplitSegments", "StageFailed", "Stalled", "Stop", "StopRun",
+    "StoreSettings", "StoredReplay", "SyncTarget", "Team", "TorchLearner", "TorchOptimizer", "TorsoConfig",
+    "TrackioSink", "TrainBatch", "TrainedPolicy", "Traits", "Transformer", "Transitions", "Trial", "Uniform", "Update",
+    "UpdateMultiplier", "UserCodeFailed", "UtteranceAdvantage", "Utterances", "VTrace", "ValueCritic", "WandbSink",
+    "WeightsMismatch", "check_environment", "evaluate", "export", "initial_value", "load", "merge", "placement", "plan",
+    "resume", "source", "train",
 ]
 # fmt: on
 

@@ -131,6 +131,7 @@ _ALL = (
 CASES = {case.experiment: case for case in _ALL}
 
 WITHOUT_PAGE: Mapping[str, str] = {
+    "cartpole_team_pbt": "has its results in docs/population.md, of three seeds",
     "lbf_10x10_3p_3f_ppo": "has its results in docs/results.md, of five seeds",
     "lbf_10x10_3p_3f_mappo": "is of the benchmark suite `lbf`",
     "lbf_10x10_3p_3f_vdn": "has its results in docs/results.md",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
 from itertools import product
 from types import NoneType
 from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias, runtime_checkable
@@ -71,6 +71,12 @@ STOCHASTIC_ACTIONS = ("Discrete", "MultiDiscrete", "MultiBinary", "Box")
 
 # Is in the annotation of a field whose value may be a schedule.
 _MAY_BE_SCHEDULED: Final = r"\b(ScheduledFloat|OrSchedule|Schedule)\b"
+
+
+def may_be_scheduled(setting: Field[Any]) -> bool:
+    """Return whether a field of an algorithm or a part takes a schedule, so that its value may change in a run."""
+    return re.search(_MAY_BE_SCHEDULED, str(setting.type)) is not None
+
 
 Experience: TypeAlias = Literal["on-policy", "off-policy", "offline", "none"]
 
@@ -319,7 +325,7 @@ class TorchAlgorithm(LossSettings):
             for setting in fields(owner) if is_dataclass(owner) else ():
                 value = getattr(owner, setting.name)
                 # Annotations are often strings; a field that may be scheduled is annotated as a setting.
-                if isinstance(value, Schedule) and not re.search(_MAY_BE_SCHEDULED, str(setting.type)):
+                if isinstance(value, Schedule) and not may_be_scheduled(setting):
                     message = f"cannot change {path}{setting.name} while it learns"
                     yield Problem(message, self.name, remedy="give it a number")
 

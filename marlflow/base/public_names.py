@@ -84,9 +84,12 @@ NAMES_BY_MODULE: Mapping[str, str] = {
     "marlflow.learner.part_state": "PartState",
     "marlflow.learner.protocol": "Learner",
     "marlflow.learner.distributed.replicas": "ShardedBatch",
-    "marlflow.observe.callback": "Callback EvaluateNow EvaluationEvent FaultEvent RunEnd StopRun",
+    "marlflow.observe.callback": (
+        "Callback ChangePolicy EvaluateNow EvaluationEvent FaultEvent MayChange RoundEvent RunEnd StopRun"
+    ),
     "marlflow.observe.early_stop": "EarlyStop",
     "marlflow.observe.mlflow": "MlflowSink",
+    "marlflow.observe.population": "PopulationBasedTraining",
     "marlflow.observe.report": "Report RunInfo",
     "marlflow.observe.trackio": "TrackioSink",
     "marlflow.observe.wandb": "WandbSink",

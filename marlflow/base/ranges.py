@@ -44,6 +44,12 @@ class Range:
             return f"must be {'less than' if self.below else 'at most'} {_written(self.high)}{self.unit}"
         return None
 
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The lowest and the highest number in range."""
+        low = math.nextafter(self.low, INFINITY) if self.above else self.low
+        return low, math.nextafter(self.high, -INFINITY) if self.below else self.high
+
     def __str__(self) -> str:
         if self.low <= -_LARGEST_FLOAT32:
             return "a finite number"

@@ -39,7 +39,7 @@ def reset_problems(matchmaker: object, spec: RunSpec, learners: Mapping[str, Lea
             yield f"mapping: {name} may reset policy {policy!r}, which does not exist" + meant(
                 policy, spec.policies, "the policies are"
             )
-        elif problem := _problem(policy, spec, learners):
+        elif problem := why_no_successor(policy, spec, learners):
             yield f"policy {policy!r} ({spec.policies[policy].algorithm.name}) cannot be reset by {name}: {problem}"
 
 
@@ -71,7 +71,8 @@ def reset_target_problems(experiment: Experiment, spec: RunSpec) -> Iterator[str
                 )
 
 
-def _problem(policy: str, spec: RunSpec, learners: Mapping[str, LearnerConfig]) -> str | None:
+def why_no_successor(policy: str, spec: RunSpec, learners: Mapping[str, LearnerConfig]) -> str | None:
+    """Return why no other learner can take the place of a policy's; None if one can."""
     learner = spec.learner_of(policy)
     if learner is None:
         return "it does not learn; give it an algorithm that does"
@@ -81,7 +82,7 @@ def _problem(policy: str, spec: RunSpec, learners: Mapping[str, LearnerConfig]) 
         others = ", ".join(name for name in learner.members if name != policy)
         return f"learner {learner.name!r} trains it together with {others}; give it a learner of its own"
     if policy in spec.records:
-        return "it learns from recorded experience, which would not begin again; let it learn from its own games"
+        return "it learns from recorded experience, which stays the same; let it learn from its own games"
     if learners[learner.name].stop != PolicyStop():
         return "its own stop ends its learning for good; leave out its stop, and end the run by stop.env_steps"
     return None

@@ -10,6 +10,7 @@ from marlflow.config.experiment import Experiment, LearnerConfig, Policy
 from marlflow.config.policy_assignment import learners_of
 from marlflow.observe.callback import Callback
 from marlflow.observe.early_stop import EarlyStop
+from marlflow.observe.population import PopulationBasedTraining
 from marlflow.observe.report import INFOS, LearnerMetrics, PolicyMetrics, Report
 
 # Fields of reports that are not single numbers.
@@ -53,8 +54,12 @@ def goal_problems(experiment: Experiment, policies: Mapping[str, Policy] | None)
             suggestion = meant(name, known[section], f"the {section} are")
             yield f"{path}: there is no {_SINGULAR[section]} {name!r}{suggestion}"
     for name, callback in experiment.callbacks.items():
-        if isinstance(callback, EarlyStop) and isinstance(callback.metric, str):
-            yield from _path_problems(experiment, f"callbacks.{name}.metric {callback.metric}", callback.metric, known)
+        if isinstance(callback, EarlyStop | PopulationBasedTraining) and isinstance(callback.metric, str):
+            key = f"callbacks.{name}.metric {callback.metric}"
+            # A population has one path for each policy, and the first that is wrong says enough.
+            paths = [callback.metric] if isinstance(callback, EarlyStop) else callback.metric_paths()
+            found = (list(_path_problems(experiment, key, path, known)) for path in paths)
+            yield from next((problems for problems in found if problems), [])
 
 
 def _path_problems(

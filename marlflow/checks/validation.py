@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from marlflow.base.errors import ConfigInvalid, Problem, ProblemKind, Problems
+from marlflow.checks.changes import change_problems
 from marlflow.checks.environment_needs import joint_problems, recorded_critic_problems
 from marlflow.checks.info_columns import column_row_problems, metric_columns
 from marlflow.checks.inspection import InspectedEnv, inspect_env
@@ -207,14 +208,17 @@ def _fit_problems(context: CheckContext) -> Iterator[Problem | str]:
     yield from all_policy_problems(others, context.learners, env.spaces, env.players.agents)
 
 
-def _reset_problems(context: CheckContext) -> Iterator[Problem | str]:
+def _successor_problems(context: CheckContext) -> Iterator[Problem | str]:
     experiment, spec, env = context.experiment, context.run, context.inspected
     matchmaker: object = experiment.mapping
     if experiment.league is not None:
         sides, _ = sides_of(experiment.league.sides, env.agents)
         matchmaker = league_matchmaker(experiment.league, sides, env.players.agents, spec.learning, spec.seed)
-    yield from reset_problems(matchmaker, spec, context.learners)
+    if unfit := list(reset_problems(matchmaker, spec, context.learners)):
+        yield from unfit
+        return
     yield from reset_target_problems(experiment, spec)
+    yield from change_problems(experiment.callbacks, spec, context.learners, matchmaker)
 
 
 def _memory_problems(context: CheckContext) -> Iterator[Problem | str]:
@@ -360,7 +364,7 @@ WHOLE: Sequence[Phase] = (
         [
             lambda it: joint_problems(it.run.learners.values()),
             lambda it: _window_problems(it.run),
-            _reset_problems,
+            _successor_problems,
             _memory_problems,
         ],
         when=_all_have_spaces,

@@ -28,12 +28,14 @@ from marlflow.cli.failures import failure
 from marlflow.cli.job import inline_by_default, prepared, recorded
 from marlflow.cli.options import Arguments, Command, Option
 from marlflow.cli.sweep import Sweep, exit_code, objective_problems, records_in
-from marlflow.cli.sweep_records import JobRecord, read_records
+from marlflow.cli.sweep_records import JobRecord, best_of, read_records
+from marlflow.cli.tune_population import TrialPopulation, fixed_problems, sweeps_of
+from marlflow.config.checked import CheckedExperiment
 from marlflow.config.compose import composing, config_loader, run_job
 from marlflow.config.experiment import Experiment
 from marlflow.config.overrides import Prepared
 from marlflow.driver.graceful_shutdown import REASON_OF, REASONS
-from marlflow.driver.train import Result, train
+from marlflow.driver.train import Result, resume, train
 from marlflow.observe.callback import Callback, StopRun
 from marlflow.observe.report import Report, metric
 
@@ -58,17 +60,27 @@ def run_tune(arguments: Arguments) -> int:
     checked = check_run(ready, [*ready.problems, *_problems(ready, arguments)], several=True)
     jobs = _jobs(ready, arguments)
     schedule = _schedule(checked.experiment, arguments)
+    population = _population(checked, ready, jobs, arguments)
     template = new_folder_of(ready.config, several=True)
     sweep = Sweep(words, ready.config, ready.fixed, sweep_folder(ready.config, template), arguments["direction"])
-    return _run(sweep, jobs, schedule, arguments)
+    return _run(sweep, jobs, schedule, population, arguments)
 
 
-def _run(sweep: Sweep, jobs: Sequence[Sequence[str]], schedule: _Schedule | None, arguments: Arguments) -> int:
-
+def _run(
+    sweep: Sweep,
+    jobs: Sequence[Sequence[str]],
+    schedule: _Schedule | None,
+    population: TrialPopulation | None,
+    arguments: Arguments,
+) -> int:
     run_trials, asha_of = _ray_tune()
     asha = None if schedule is None else asha_of(schedule.grace, schedule.most, arguments["reduction_factor"])
     parallel = min(arguments["parallel"] or _cpus(), len(jobs))
-    ends = f"asha ends the worse ones from {schedule.grace:,} env steps on" if schedule else "all run to their end"
+    ends = "all run to their end"
+    if schedule is not None:
+        ends = f"asha ends the worse ones from {schedule.grace:,} env steps on"
+    elif population is not None:
+        ends = f"the worse ones copy the better ones every {population.every_env_steps:,} env steps"
     print(f"{len(jobs)} trials, {parallel} at a time; {ends}; their folders are in {os.path.relpath(sweep.folder)}")
     with records_in(sweep.folder) as records:
         trial = TuneTrial(
@@ -82,12 +94,24 @@ def _run(sweep: Sweep, jobs: Sequence[Sequence[str]], schedule: _Schedule | None
         )
         try:
             with _shown_as_they_end(records):
-                ended_by = run_trials(trial, len(jobs), asha, sweep.direction, parallel, sweep.folder / ".tune")
+                runs = [trial] if population is None else _generations(trial, population)
+                ended_by = run_trials(runs, len(jobs), asha, sweep.direction, parallel, sweep.folder / ".tune")
         finally:
-            sweep.show(results := read_records(records), is_remote=True)
+            shown = sweep if population is None else replace(sweep, direction=None)
+            shown.show(results := read_records(records), is_remote=True)
     if ended_by is not None:
         raise REASONS[REASON_OF[ended_by]]
+    if population is not None and (best := best_of(results, arguments["direction"])) is not None:
+        # It has learned with other settings before its last ones, so no command would repeat it.
+        where = os.path.relpath(best.folder)
+        print(f"best: job {best.number}, {sweep.config.objective} {best.objective:,.6g}; what it learned is in {where}")
     return exit_code(results)
+
+
+def _generations(trial: TuneTrial, population: TrialPopulation) -> Iterator[TuneTrial]:
+    for jobs, until, is_resumed in population.generations(trial.folder, trial.records):
+        with_end = tuple((*job, f"stop.env_steps={until}") for job in jobs)
+        yield replace(trial, jobs=with_end, fixed=trial.fixed | {"stop.env_steps"}, is_resumed=is_resumed)
 
 
 def _ray_tune() -> Any:
@@ -109,11 +133,14 @@ def _problems(ready: Prepared, arguments: Arguments) -> Iterator[str]:
     yield from objective_problems(ready.config, "marlflow tune")
 
 
-def _jobs(ready: Prepared, arguments: Arguments) -> list[list[str]]:
+def _overrides(ready: Prepared) -> list[str]:
     # Hydra's own overrides, such as its folder, belong to the command and not to its jobs.
-    overrides = [override for override in ready.overrides if not override.startswith("hydra.")]
+    return [override for override in ready.overrides if not override.startswith("hydra.")]
+
+
+def _jobs(ready: Prepared, arguments: Arguments) -> list[list[str]]:
     with composing():
-        jobs = jobs_of(overrides, arguments["samples"], arguments["search_seed"])
+        jobs = jobs_of(_overrides(ready), arguments["samples"], arguments["search_seed"])
     if len(jobs) < 2:
         raise ConfigInvalid(
             [
@@ -125,7 +152,7 @@ def _jobs(ready: Prepared, arguments: Arguments) -> list[list[str]]:
 
 
 def _schedule(experiment: Experiment, arguments: Arguments) -> _Schedule | None:
-    if arguments["scheduler"] == "none":
+    if arguments["scheduler"] != "asha":
         return None
     most = experiment.stop.env_steps
     if most is None:
@@ -145,6 +172,22 @@ def _schedule(experiment: Experiment, arguments: Arguments) -> _Schedule | None:
     return _Schedule(grace, most)
 
 
+def _population(
+    checked: CheckedExperiment, ready: Prepared, jobs: Sequence[Sequence[str]], arguments: Arguments
+) -> TrialPopulation | None:
+    if arguments["scheduler"] != "pbt":
+        return None
+    most, every = checked.experiment.stop.env_steps, arguments["every_env_steps"]
+    if most is None:
+        raise ConfigInvalid(["scheduler=pbt needs the end of a trial in env steps: set stop.env_steps"])
+    every = every or max(1, most // 10)
+    sweeps = sweeps_of(_overrides(ready))
+    if problems := list(fixed_problems(checked, jobs, sweeps, arguments["config_dir"])):
+        raise ConfigInvalid(problems)
+    own, seed = [list(job) for job in jobs], arguments["search_seed"]
+    return TrialPopulation(own, sweeps, every, most, arguments["quantile"], arguments["direction"], seed)
+
+
 def _too_rare(what: str, key: str, every: int, grace: int) -> str:
     return (
         f"asha first compares trials at {grace:,} env steps (grace_env_steps), and {what} every {every:,}; "
@@ -161,13 +204,13 @@ def _cpus() -> int:
 @contextmanager
 def _shown_as_they_end(records: Path) -> Iterator[None]:
     """Print a line for each trial that has ended."""
-    shown: set[int] = set()
+    shown: set[tuple[int, int | None]] = set()
     finished = threading.Event()
 
     def show() -> None:
         for record in read_records(records):
-            if record.ended_by and record.number not in shown:
-                shown.add(record.number)
+            if record.ended_by and (record.number, record.env_steps) not in shown:
+                shown.add((record.number, record.env_steps))
                 objective = "-" if record.objective is None else f"{record.objective:,.6g}"
                 at = "" if record.env_steps is None else f" at {record.env_steps:,} env steps"
                 print(f"{record.name} ended by {record.ended_by}{at}, objective {objective}", flush=True)
@@ -189,7 +232,8 @@ def _shown_as_they_end(records: Path) -> Iterator[None]:
 _ABOUT = """
 Each trial trains the experiment with other values of the keys that have several, in one process with one CPU. With
 scheduler=asha, trials are compared at certain env steps by their objective, and only the best quarter of the trials
-so far continues, so that most of the time goes into good settings. Each trial is an ordinary run, with a folder.
+so far continues, so that most of the time goes into good settings. With scheduler=pbt, the worst quarter continues from
+checkpoints of the best, with settings near theirs. Each trial is an ordinary run, with a folder.
 
 Without samples, there is a trial for each combination of values. With samples=N, there are N, each with values
 drawn at random: one of a list, or a number of an interval.
@@ -202,7 +246,7 @@ COMMAND = Command(
     "tune",
     run_tune,
     (
-        Option("scheduler", "how trials end early", value="NAME", default="asha", choices=("asha", "none")),
+        Option("scheduler", "how trials end early", value="NAME", default="asha", choices=("asha", "pbt", "none")),
         Option(
             "samples",
             "trials with random values; by default one trial for each combination",
@@ -226,6 +270,16 @@ COMMAND = Command(
         ),
         Option(
             "reduction_factor", "one in this many trials continues at each comparison", "number", "X", 4.0, low=1.01
+        ),
+        Option(
+            "every_env_steps",
+            "env steps from one comparison to the next, of scheduler=pbt; by default a tenth of stop.env_steps",
+            "whole number",
+            "N",
+            low=1,
+        ),
+        Option(
+            "quantile", "share of trials that copies others, of scheduler=pbt", "number", "X", 0.25, low=0.0, high=0.5
         ),
         Option("parallel", "trials at a time; by default one for each CPU", "whole number", "N", low=1),
         Option("search_seed", "seed of the random values", "whole number", "N", 0, low=0),
@@ -322,7 +376,8 @@ class _JudgedReports(Callback):
 class TuneTrial:
     """The trials that an actor runs: `jobs` are the overrides of all trials; `fixed` keys are the same in each.
 
-    `folder` is the sweep's folder, `records` is where each trial writes its record, `cwd` the command's folder.
+    `folder` is the sweep's folder, `records` is where each trial writes its record, `cwd` the command's folder. If
+    `is_resumed`, trials continue in their folders.
     """
 
     jobs: tuple[tuple[str, ...], ...]
@@ -332,6 +387,7 @@ class TuneTrial:
     records: Path
     cwd: str
     objective: str
+    is_resumed: bool = False
 
     def __call__(self, number: int, reported: Callable[[int, float | None], bool]) -> None:
         """Run the trial of a number; its error, if any, is in its record."""
@@ -341,6 +397,8 @@ class TuneTrial:
         overrides = [override.lstrip("+~") for override in self.jobs[number]]
         settings = [override for override in overrides if override.partition("=")[0] not in self.fixed]
         folder = self.folder / str(number)
+        if self.is_resumed and any(one.number == number and one.error for one in read_records(self.records)):
+            return  # what failed once would fail again
         record = JobRecord(number, settings, str(folder), os.getpid())
         record.write(self.records)
         try:
@@ -363,7 +421,7 @@ class TuneTrial:
             callbacks = {**experiment.callbacks, "tune": _JudgedReports(self.objective, reported)}
             # Trials share the terminal, so they do not write to it.
             quiet = replace(experiment, callbacks=callbacks, log=replace(experiment.log, console="none"))
-            results.append(train(quiet, folder, files=recorded(job)))
+            results.append((resume if self.is_resumed else train)(quiet, folder, files=recorded(job)))
 
         # Hydra would resolve an interpolation in the path.
         run_job(ready.config, str(folder).replace("${", "\\${"), run)

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from marlflow.algorithms.algorithm import may_be_scheduled
+from marlflow.algorithms.part import kind_of
 from marlflow.base.errors import Problem, ProblemKind
 from marlflow.base.ranges import INFINITY, Range, declared_range
 from marlflow.base.schedules import CosineDecay, Linear, PiecewiseConstant, Schedule
@@ -18,6 +20,7 @@ from marlflow.config.experiment import Env, Experiment, Stop
 from marlflow.config.target_nodes import hints_of, parameters_of
 from marlflow.env.episode_location import raised
 from marlflow.learner.optimizer import TORCH_SETTINGS, TorchOptimizer
+from marlflow.observe.report import ChangeableSetting
 
 # Fields whose contents are checked where they are used.
 _OPAQUE = {(Env, "arguments"), (Env, "wrappers")}
@@ -89,6 +92,23 @@ def remarks(experiment: Experiment) -> Iterator[str]:
             "neither stop.env_steps nor stop.time_s is set: if the goals are never reached, this run does not end by "
             "itself"
         )
+
+
+def changeable_settings(algorithm: object) -> dict[str, ChangeableSetting]:
+    """Return the numbers of an algorithm and its parts that may change while it learns, and follow no schedule.
+
+    Settings of parts are named as their learner has them, such as `CostLimit.limit`.
+    """
+    found = {}
+    parts = {f"{kind_of(part)}.": part for part in getattr(algorithm, "used_parts", {}).values()}
+    for prefix, owner in {"": algorithm, **parts}.items():
+        make: Callable[..., Any] = type(owner)
+        for field in fields(owner) if is_dataclass(owner) else ():
+            value = getattr(owner, field.name)
+            if may_be_scheduled(field) and isinstance(value, int | float):
+                low, high = range_of(make, field.name).ends
+                found[f"{prefix}{field.name}"] = ChangeableSetting(value, low, high)
+    return found
 
 
 def _owners(value: Any, path: str) -> Iterator[tuple[str, Any]]:

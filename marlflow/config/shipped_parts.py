@@ -248,7 +248,8 @@ _LEAGUE_SETTINGS: Final[AllowedByKey] = {
 LEAGUE: Final = Allowed(
     _named("marlflow.league: League\nmarlflow.league.league: League", _LEAGUE_SETTINGS), keys=_LEAGUE_SETTINGS
 )
-CALLBACK: Final = Allowed(_named("marlflow.observe.early_stop: EarlyStop", {OTHERS: ANYTHING}))
+_CALLBACKS = "marlflow.observe.early_stop: EarlyStop\nmarlflow.observe.population: PopulationBasedTraining"
+CALLBACK: Final = Allowed(_named(_CALLBACKS, {OTHERS: ANYTHING}))
 
 POLICY: Final = Allowed(
     keys={

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral, Real
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,10 +18,23 @@ import numpy as np
 from marlflow.base.errors import CheckpointUnusable, FaultKind
 from marlflow.base.serialization import Tree
 from marlflow.config.experiment import Experiment
+from marlflow.driver.episode_metrics import totals_by_policy
+from marlflow.driver.run_metrics import RunMetrics
 from marlflow.driver.service import Service
 from marlflow.env.episode_location import lines_of
-from marlflow.observe.callback import Callback, EvaluateNow, EvaluationEvent, FaultEvent, RunEnd, StopRun
-from marlflow.observe.report import Report, RunInfo
+from marlflow.observe.callback import (
+    Callback,
+    ChangePolicy,
+    EvaluateNow,
+    EvaluationEvent,
+    FaultEvent,
+    MayChange,
+    RoundEvent,
+    RunEnd,
+    StopRun,
+)
+from marlflow.observe.report import PolicyInfo, Report, RunInfo
+from marlflow.sampling.protocol import Round
 from marlflow.sampling.receipts import Fault
 
 log = logging.getLogger("marlflow")
@@ -54,9 +68,15 @@ class Callbacks(Service):
     `failed` receives a fault for each exception. `stop_reason` is the first reason to stop the run; None before.
     """
 
-    def __init__(self, own: Mapping[Path, Callback], experiment: Experiment, failed: Callable[[Fault], None]) -> None:
+    def __init__(
+        self,
+        own: Mapping[Path, Callback],
+        experiment: Experiment,
+        failed: Callable[[Fault], None],
+        metrics: RunMetrics,
+    ) -> None:
         self._all = [_Called(str(path), sink, path) for path, sink in own.items()]
-        self._failed = failed
+        self._failed, self._metrics = failed, metrics
         for section, callbacks in (("log.sinks", experiment.log.sinks), ("callbacks", experiment.callbacks)):
             self._all += [
                 _Called(f"{section}.{name}", callback) for name, callback in callbacks.items() if callback is not None
@@ -64,9 +84,12 @@ class Callbacks(Service):
         self._states: Mapping[str, Any] = {}
         self._can_evaluate, self._evaluation_asked = experiment.evaluation.is_wanted, False
         self.stop_reason: str | None = None
+        self._policies: Mapping[str, PolicyInfo] = {}
+        self._changes: list[ChangePolicy] = []
 
     def began(self, info: RunInfo) -> None:
         """Begin, and restore the states of a resumed run; raises the errors of marlflow's own sinks."""
+        self._policies = info.policies
         for each in self._all:
             if each.file is not None:
                 each.callback.began(info)
@@ -76,6 +99,20 @@ class Callbacks(Service):
                 each.failures["began"] = MOST_FAILURES_IN_A_ROW
             elif (state := self._states.get(each.path)) is not None:
                 self._call(each, "load_state", state)
+
+    async def after_round(self, round: Round) -> None:
+        hearing = [each for each in self._all if type(each.callback).played is not Callback.played]
+        if not hearing:
+            return
+        returns: dict[str, list[float]] = {name: [] for name in self._metrics.policies}
+        ended = [episode for receipt in round.receipts for episode in receipt.episodes]
+        # Sorted, so that they do not depend on how environments are divided among workers.
+        for episode in sorted(ended, key=attrgetter("tick", "env")):
+            for name, totals in totals_by_policy(episode).items():
+                if name in returns:
+                    returns[name].append(totals.return_mean)
+        for each in hearing:
+            self._call(each, "played", RoundEvent(self._metrics.env_steps, returns))
 
     def reported(self, report: Report) -> None:
         """Pass on a report."""
@@ -111,6 +148,11 @@ class Callbacks(Service):
         """Return whether a callback has asked for an evaluation since the last call."""
         asked, self._evaluation_asked = self._evaluation_asked, False
         return asked
+
+    def take_changes(self) -> list[ChangePolicy]:
+        """Return the changes that callbacks have asked for since the last call."""
+        changes, self._changes = self._changes, []
+        return changes
 
     def add_metrics(self, report: Report) -> None:
         found = {}
@@ -156,21 +198,41 @@ class Callbacks(Service):
             return
         try:
             answer = getattr(each.callback, hook)(argument)
-            if answer is not None and not isinstance(answer, StopRun | EvaluateNow):
+            changes = (
+                answer if isinstance(answer, list | tuple) else [answer] if isinstance(answer, ChangePolicy) else []
+            )
+            if answer is not None and not isinstance(answer, StopRun | EvaluateNow | ChangePolicy | list | tuple):
                 raise TypeError(
                     f"it returned {answer!r}; return None, or marlflow.StopRun(reason) to end the run, or "
-                    "marlflow.EvaluateNow() to evaluate"
+                    "marlflow.EvaluateNow() to evaluate, or marlflow.ChangePolicy(...), one or a list"
                 )
+            for change in changes:
+                self._check_change(change, each.callback.may_change())
             if isinstance(answer, EvaluateNow) and not self._can_evaluate:
                 raise ValueError("it asked for an evaluation, and evaluation.episodes is 0; set how many it has")
         except Exception as error:  # noqa: BLE001  a callback ends no run
             self._fail(each, hook, error)
             return
         each.failures[hook] = 0
+        self._changes += changes
         if isinstance(answer, EvaluateNow):
             self._evaluation_asked = True
-        elif answer is not None and self.stop_reason is None:
+        elif isinstance(answer, StopRun) and self.stop_reason is None:
             self.stop_reason = f"{each.path}: {answer.reason}"
+
+    def _check_change(self, change: object, may_change: MayChange | None) -> None:
+        """Raise TypeError or ValueError unless a change is among what its callback declares."""
+        if not isinstance(change, ChangePolicy):
+            raise TypeError(f"it returned a list with {change!r}, which is no marlflow.ChangePolicy")
+        declared = MayChange(()) if may_change is None else may_change
+        policies = {change.policy, *([] if change.source is None else [change.source])}
+        for name in sorted([*(policies - {*declared.policies}), *(change.settings.keys() - declared.settings.keys())]):
+            raise ValueError(f"it asked for {change!r}, and {name!r} is not among what its may_change() declares")
+        for name, value in change.settings.items():
+            setting = self._policies[change.policy].settings[name]
+            low, high = declared.settings[name] or (setting.low, setting.high)
+            if not low <= value <= high:
+                raise ValueError(f"it asked for {name}={value}, which is not within {low:g} and {high:g}")
 
     def _fail(self, each: _Called, hook: str, error: Exception) -> None:
         each.failures[hook] += 1

@@ -79,7 +79,18 @@ def identity(checked: CheckedExperiment) -> dict[str, Any]:
             for name, learner in spec.learners.items()
         },
         **_league(checked),
+        **_changes(checked),
     }
+
+
+def _changes(checked: CheckedExperiment) -> dict[str, Any]:
+    declared = {
+        name: may_change
+        for name, callback in checked.experiment.callbacks.items()
+        if callback is not None and (may_change := callback.may_change()) is not None
+    }
+    changes = {name: {"policies": list(it.policies), "settings": sorted(it.settings)} for name, it in declared.items()}
+    return {"changes": changes} if changes else {}
 
 
 def _league(checked: CheckedExperiment) -> dict[str, Any]:

@@ -49,6 +49,7 @@ class Reporting(Service):
         info: RunInfo,
         console: RunConsole,
         failed: Callable[[Fault], None],
+        metrics: RunMetrics,
     ) -> None:
         self._experiment, self._info = experiment, info
         self._console = console
@@ -58,7 +59,7 @@ class Reporting(Service):
         self._lines_before = 0
         self._timeline = Timeline(info.run_dir / TRACE) if experiment.log.trace else None
         self._asynchronous = experiment.rollouts.pace == "asynchronous"
-        self.callbacks = Callbacks(dict(self._own_sinks()), experiment, failed)
+        self.callbacks = Callbacks(dict(self._own_sinks()), experiment, failed, metrics)
 
     def _own_sinks(self) -> Iterator[tuple[Path, Callback]]:
         if self._lines is not None:

@@ -9,6 +9,7 @@ from marlflow.base.serialization import Tree
 from marlflow.batches.items import Weights
 from marlflow.driver.checkpointing import CheckpointTiming
 from marlflow.driver.league import LearnerResets
+from marlflow.driver.policy_changes import PolicyChanges
 from marlflow.driver.run_metrics import RunMetrics
 from marlflow.driver.scheduler import Scheduler
 from marlflow.driver.service import Service
@@ -19,7 +20,9 @@ from marlflow.sampling.protocol import Drain, Request
 
 
 class BetweenRounds(Service):
-    """Decides before each round whether to take a checkpoint, reset learners, stop, or collect; counts the rounds.
+    """Decides before each round whether to take a checkpoint, reset or change learners, stop, or collect.
+
+    Counts the rounds.
 
     Requests to collect are made from `published` weights, schedules and matchups. `notify` shows why the run stops.
     """
@@ -34,13 +37,14 @@ class BetweenRounds(Service):
         stops: StopConditions,
         checkpoints: CheckpointTiming,
         resets: LearnerResets,
+        changes: PolicyChanges,
         notify: Callable[[str], None],
     ) -> None:
         self._published, self._scheduler, self._dealer, self._metrics = published, scheduler, dealer, metrics
         self._time_limit, self._stops, self._checkpoints, self._resets = time_limit, stops, checkpoints, resets
-        self._notify = notify
+        self._changes, self._notify = changes, notify
         self._rounds = 0
-        # Policies that were reset since the last request.
+        # Policies that were reset, or have copied another one, since the last request.
         self._were_reset: list[str] = []
         self._stopping: str | None = None
         self._drains = False
@@ -60,15 +64,18 @@ class BetweenRounds(Service):
         at_rest = None
         if self._checkpoints.has_news and due:
             at_rest = self._take_checkpoint
-        elif self._stopping is None and (resets := self._change_population()):
-            at_rest = partial(self._reset, resets)
+        elif self._stopping is None:
+            resets = self._change_population()
+            at_rest = partial(self._succeed, resets) if self._changes.are_due or resets else None
         self._drains = at_rest is not None
         return at_rest
 
     def _take_checkpoint(self) -> None:
         self._checkpoints.take()
+        self._drains = False
         # After the checkpoint: a run that resumes from it lets the matchmaker change the population, too.
-        self._reset(() if self._stopping is not None else self._change_population())
+        if self._stopping is None:
+            self._succeed(self._change_population())
 
     def _change_population(self) -> Sequence[Reset]:
         """Let the matchmaker freeze published weights; return its resets. Raises MatchmakerFailed."""
@@ -77,12 +84,15 @@ class BetweenRounds(Service):
         sampled = self._metrics.agent_steps_sampled
         return self._dealer.renew(self._published(), self._scheduler.by_policy(), sampled)
 
-    def _reset(self, resets: Sequence[Reset]) -> None:
+    def _succeed(self, resets: Sequence[Reset]) -> None:
+        """Reset learners, and make the changes that callbacks ask for."""
         self._drains = False
         for reset in resets:
             self._resets.reset_learner(reset)
             # Workers drop the rows that are from before the reset.
             self._were_reset.append(reset.policy)
+        if self._changes.are_due:
+            self._were_reset += self._changes.make()
 
     def next_request(self) -> Request | Drain | None:
         """Return the next request, Drain before a checkpoint or a reset, or None at the end."""

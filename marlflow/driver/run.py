@@ -104,7 +104,7 @@ class Run:
                 )
             self._executor.load_state(state["flow"], queued.from_tree)
             for name, service in self._services.items():
-                if name in expected:
+                if state.get(name) is not None:
                     service.load_state(state[name])
         for service in self._services.values():
             service.resumed(checkpoint, report)

@@ -30,6 +30,8 @@ class Scheduler(Service):
         # By learner: the agent steps sampled before its last reset.
         self._began_at = dict.fromkeys(spec.learners, 0)
         self._settings: dict[str, Mapping[str, float]] = {}
+        # By learner: settings that callbacks have changed.
+        self._changed: dict[str, Mapping[str, float]] = {}
         # For each learner with a part that reads costs: the totals of its policy.
         self._costs: dict[str, Mapping[str, float]] = {}
 
@@ -75,9 +77,17 @@ class Scheduler(Service):
         sampled = self._metrics.agent_steps_sampled_for
         since = {name: sampled(name) - began_at for name, began_at in self._began_at.items()}
         return {
-            name: {**learner.algorithm.schedules(since[name]), **_coefficients(learner, since[name])}
+            name: {
+                **learner.algorithm.schedules(since[name]),
+                **self._changed.get(name, {}),
+                **_coefficients(learner, since[name]),
+            }
             for name, learner in self._spec.learners.items()
         }
+
+    def change(self, learner: str, settings: Mapping[str, float]) -> None:
+        """Give settings of a learner, which have no schedule, other values from the next request on."""
+        self._changed[learner] = {**self._changed.get(learner, {}), **settings}
 
     def restart(self, learner: str) -> None:
         """Count the agent steps of a learner's schedules from now on."""

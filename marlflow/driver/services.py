@@ -20,6 +20,7 @@ from marlflow.driver.graceful_shutdown import GracefulShutdown
 from marlflow.driver.league import Dealing, LearnerResets, MatchTimes, with_matches
 from marlflow.driver.nash_conv import NashConvEvaluator
 from marlflow.driver.notices import Notices
+from marlflow.driver.policy_changes import PolicyChanges
 from marlflow.driver.recording import DatasetProgress
 from marlflow.driver.relay import Relay
 from marlflow.driver.reporting import Reporting, ReportTiming
@@ -61,7 +62,7 @@ class RunServices:
         self._report, self._save = report, save
         self.metrics = metrics_of(checked)
         self.budget = FaultBudget(checked.experiment.faults, self.metrics, console.notice)
-        self.reporting = Reporting(checked.experiment, info, console, self.budget.faulted)
+        self.reporting = Reporting(checked.experiment, info, console, self.budget.faulted, self.metrics)
         self.budget.observe = self.reporting.callbacks.fault
         self.checkpointer = Checkpointer(checked, info.run_dir, runtime, info.id)
         parts = runtime.start(checked.spec, self._lost, shutdown.fail, relay)
@@ -99,13 +100,15 @@ class RunServices:
         time_limit = TimeLimit(experiment.stop, clock, evaluator, self._runtime)
         scheduler = Scheduler(spec, parts, metrics)
         resets = LearnerResets(spec, self._runtime, executor, self.members, scheduler, notices.notify)
+        changes = PolicyChanges(spec, self._runtime, executor, scheduler, callbacks, notices.notify)
         stops = StopConditions(
             checked, metrics, progress, budget, shutdown, time_limit, callbacks, executor, notice, self._info.run_dir
         )
-        every = experiment.checkpoint.every_env_steps
-        checkpoints = CheckpointTiming(every, metrics, self.checkpointer, self._save, budget)
+        checkpoints = CheckpointTiming(
+            experiment.checkpoint.every_env_steps, metrics, self.checkpointer, self._save, budget
+        )
         self.between_rounds = BetweenRounds(
-            parts.published, scheduler, self._dealer, metrics, time_limit, stops, checkpoints, resets, notice
+            parts.published, scheduler, self._dealer, metrics, time_limit, stops, checkpoints, resets, changes, notice
         )
         dealing = None if self._dealer is None else Dealing(self._dealer, metrics, self._match_times, nash_conv)
         services: dict[str, Service | None] = {
@@ -121,6 +124,7 @@ class RunServices:
             "handed_out": progress,
             "notices": notices,
             "resets": resets,
+            "changes": changes,
             "rounds": self.between_rounds,
             "evaluation": evaluator,
             "nash_conv": nash_conv,

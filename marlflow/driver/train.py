@@ -23,6 +23,7 @@ from marlflow.config.experiment import Experiment, RuntimeConfig
 from marlflow.config.folders import check_resumed, existing_run_problems, folder_problems, new_folder
 from marlflow.config.placement import cluster_address, cluster_setting
 from marlflow.config.recorded import record
+from marlflow.config.settings import changeable_settings
 from marlflow.driver.checkpointing import check_identity, only_process_in, saved_at
 from marlflow.driver.graceful_shutdown import REASONS, GracefulShutdown
 from marlflow.driver.notices import preamble
@@ -358,7 +359,12 @@ def run_info(checked: CheckedExperiment, run_dir: Path) -> RunInfo:
         name=experiment.name,
         run_dir=run_dir,
         policies={
-            name: PolicyInfo(policy.algorithm.name, tuple(checked.players[name]), learner_of.get(name))
+            name: PolicyInfo(
+                policy.algorithm.name,
+                tuple(checked.players[name]),
+                learner_of.get(name),
+                changeable_settings(policy.algorithm) if name in learner_of else {},
+            )
             for name, policy in checked.spec.policies.items()
         },
         runtime=experiment.runtime.name,

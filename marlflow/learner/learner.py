@@ -180,10 +180,20 @@ class TorchLearner:
         Parameters, target, optimizers, random numbers and counts of updates are taken from `start`. The version
         increases, so that no version has two sets of parameters. Scheduled values stay.
         """
-        first, continued = start.state(), {"version": self.version, "stale_rows_dropped": self.stale_rows_dropped}
-        for name, state in self.parameters.part_states.items():
-            first[saved_name(name)] = state.restarted(first[saved_name(name)])
-        self.load_state({**first, **continued})
+        return self._continue_with(start.state(), ("version", "stale_rows_dropped"))
+
+    def copy(self, state: Tree) -> Mapping[str, Weights]:
+        """Continue with the `state` of a learner of the same kind, and publish its parameters under the next version.
+
+        Random numbers, counts of updates and scheduled values stay.
+        """
+        return self._continue_with(state, (*COUNTS, "generator", "stale_rows_dropped"))
+
+    def _continue_with(self, state: Tree, kept: Sequence[str]) -> Mapping[str, Weights]:
+        """Load `state` except the entries `kept`, and what parts keep over a restart."""
+        own, parts = self.state(), self.parameters.part_states
+        restarted = {saved_name(name): part.restarted(state[saved_name(name)]) for name, part in parts.items()}
+        self.load_state({**state, **restarted, **{name: own[name] for name in kept}})
         return self.publish()
 
     def sync_target(self, tau: float = 1.0) -> None:

@@ -11,8 +11,8 @@ callback slows the run down.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -33,6 +33,42 @@ class EvaluateNow:
 
     That is by the weights that have learned from the round that was just reported.
     """
+
+
+@dataclass(frozen=True, slots=True)
+class ChangePolicy:
+    """Returned by a callback to change how a policy learns, before the next round and once nothing is in flight.
+
+    With a `source`, it continues with the parameters, target network, optimizer and running statistics of that policy;
+    its replay, if it has one, stays its own. `settings` are new values of settings, by name. Both policies and all
+    settings are among what `Callback.may_change` declares.
+    """
+
+    policy: str
+    source: str | None = None
+    settings: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class MayChange:
+    """The `policies` that a callback may have copy each other, and the `settings` that it may change, with bounds.
+
+    The bounds of a setting are the lowest and the highest value; None is what its field allows.
+    """
+
+    policies: Sequence[str]
+    settings: Mapping[str, Sequence[float] | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RoundEvent:
+    """A collected round: the run's `env_steps` after it, and the training episodes that ended in it.
+
+    `returns` has by policy the mean return per agent of each such episode that it played.
+    """
+
+    env_steps: int
+    returns: Mapping[str, Sequence[float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +103,8 @@ class RunEnd:
     error: str | None = None
 
 
-Answer: TypeAlias = StopRun | EvaluateNow | None
-"""A callback's return value: a request to the run, or None."""
+Answer: TypeAlias = StopRun | EvaluateNow | ChangePolicy | Sequence[ChangePolicy] | None
+"""A callback's return value: requests to the run, or None."""
 
 
 class Callback:
@@ -84,6 +120,13 @@ class Callback:
 
     def began(self, info: RunInfo) -> Answer:
         """Handle the start or the resume of a run; if this raises, the callback is not called again."""
+
+    def may_change(self) -> MayChange | None:
+        """Return the changes that ChangePolicy may ask for; checked before the run. None: there are none."""
+        return None
+
+    def played(self, round: RoundEvent) -> Answer:
+        """Handle a collected round, before learners have its rows, and after its evaluation and report, if any."""
 
     def reported(self, record: Report) -> Answer:
         """Handle a report."""

@@ -164,12 +164,22 @@ class Report(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
+class ChangeableSetting:
+    """A setting of a learner that may change between rounds: its `value` in the configuration, and its range."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyInfo:
-    """A policy's algorithm, agents and, if it learns, learner."""
+    """A policy's algorithm, agents and, if it learns, learner, with the `settings` that a callback may change."""
 
     algorithm: str
     agents: tuple[str, ...]
     learner: str | None = None
+    settings: Mapping[str, ChangeableSetting] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,6 +194,11 @@ class InlineRuntime:
         for name in start.replays:
             self._replays[name].clear()
 
+    def copy_learners(self, sources: Mapping[str, str]) -> None:
+        states = {source: self._learners[source].state() for source in sources.values()}
+        for name, source in sources.items():
+            self._learners[name].copy(states[source])
+
     def pack(self, payloads: Sequence[Any]) -> list[bytes]:
         return [pack_batch(payload) for payload in payloads]
 

@@ -60,7 +60,7 @@ class RuntimeState:
 class Runtime(Protocol):
     """Starts and stops the components of a run.
 
-    `save`, `restore`, `reset_learner`, `pack` and `unpack` block; no other call may be in flight.
+    `save`, `restore`, `reset_learner`, `copy_learners`, `pack` and `unpack` block; no other call may be in flight.
     """
 
     def machines(self) -> Machines | None:
@@ -122,6 +122,14 @@ class Runtime(Protocol):
 
         `acting` are published weights (`Weights.flat`) of each of its policies to begin with. Raises ActorLost if the
         learner's process is lost twice.
+        """
+        ...
+
+    def copy_learners(self, sources: Mapping[str, str]) -> None:
+        """Let learners continue with the parameters and optimizers of others, {learner: source}, by the next version.
+
+        Each copies what its source has before any of them copies. Replays stay. Raises ActorLost if the process of one
+        is lost twice.
         """
         ...
 

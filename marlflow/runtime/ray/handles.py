@@ -110,8 +110,14 @@ class LearnerHandle(Handle):
 
     def reset(self, start: LearnerSpec, acting: Sequence[Any]) -> None:
         """Let the learner continue as a new one of `start`, and wait for that."""
-        reset = self.actor.reset_learner.options(num_returns=1 + self._num_returns)
-        answer, kept, *flats = reset.remote(self.key, start, *acting)
+        self._continue(self.actor.reset_learner, start, *acting)
+
+    def copy(self, state: Any) -> None:
+        """Let the learner continue with the serialized state of another, and wait for that."""
+        self._continue(self.actor.copy_learner, state)
+
+    def _continue(self, method: Any, *arguments: Any) -> None:
+        answer, kept, *flats = method.options(num_returns=1 + self._num_returns).remote(self.key, *arguments)
         version = ray.get(answer)
         if isinstance(version, RemoteError):
             raise as_exception(version)

@@ -218,9 +218,16 @@ class Host:
 
     def reset_learner(self, name: str, start: LearnerSpec, *acting: Any) -> tuple[Any, ...]:
         """Let the learner continue as a new one of `start`; return its version, serialized state and parameters."""
+        return self._continued(name, lambda learner: learner.reset(start.learner(acting)))
+
+    def copy_learner(self, name: str, kept: Any) -> tuple[Any, ...]:
+        """Let the learner copy another's serialized state; return what `reset_learner` returns."""
+        return self._continued(name, lambda learner: learner.copy(from_bytes(memoryview(kept))))
+
+    def _continued(self, name: str, change: Callable[[Any], object]) -> tuple[Any, ...]:
         learner = RESIDENTS[name]
         try:
-            learner.reset(start.learner(acting))
+            change(learner)
             kept = as_array(to_bytes(learner.state()))
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
             return remote_error(error), *[None] * (1 + len(learner.published))

@@ -212,6 +212,17 @@ class RayRuntime:
         for name in start.replays:
             call_restarting(self._replays[name], ReplayHandle.clear)
 
+    def copy_learners(self, sources: Mapping[str, str]) -> None:
+        states: dict[str, Any] = {}
+
+        def fetch(learner: LearnerHandle) -> None:
+            states[learner.name] = ray.get(learner.actor.kept_learner.remote(learner.key))
+
+        for source in dict.fromkeys(sources.values()):
+            call_restarting(self._learners[source], fetch)
+        for name, source in sources.items():
+            call_restarting(self._learners[name], partial(LearnerHandle.copy, state=states[source]))
+
     def pack(self, payloads: Sequence[Any]) -> list[bytes]:
         return self._kept.pack(payloads)
 

@@ -11,7 +11,7 @@ import os
 import queue
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +52,7 @@ class Asha:
 
 
 def run_trials(
-    run: TrialRun,
+    runs: Iterable[TrialRun],
     count: int,
     asha: Asha | None,
     direction: Literal["maximize", "minimize"],
@@ -61,24 +61,28 @@ def run_trials(
 ) -> int | None:
     """Run trials 0, ..., count - 1, `parallel` at a time; return the number of the signal that ended them, or None.
 
-    Without `asha`, all trials run to their end. Ray's own files are written in `folder`.
+    Each of `runs` runs all trials, one after the other. Without `asha`, all trials run to their end. Ray's own files
+    are written in `folder`.
     """
     os.environ.update(_SETTINGS)
     mode = "max" if direction == "maximize" else "min"
     scheduler = None if asha is None else _scheduler(asha)
     with _ray(parallel):
-        trainable = tune.with_resources(tune.with_parameters(_Trial, run=run), {"CPU": 1})
-        tuner = tune.Tuner(
-            trainable,
-            param_space={"number": tune.grid_search(list(range(count)))},
-            tune_config=tune.TuneConfig(
-                metric=_OBJECTIVE, mode=mode, scheduler=scheduler, max_concurrent_trials=parallel
-            ),
-            run_config=tune.RunConfig(name="trials", storage_path=str(folder), verbose=0),
-        )
-        with _stopped_by_signals() as signals:
-            tuner.fit()
-    return signals[0] if signals else None
+        for turn, run in enumerate(runs):
+            trainable = tune.with_resources(tune.with_parameters(_Trial, run=run), {"CPU": 1})
+            tuner = tune.Tuner(
+                trainable,
+                param_space={"number": tune.grid_search(list(range(count)))},
+                tune_config=tune.TuneConfig(
+                    metric=_OBJECTIVE, mode=mode, scheduler=scheduler, max_concurrent_trials=parallel
+                ),
+                run_config=tune.RunConfig(name=f"trials {turn}", storage_path=str(folder), verbose=0),
+            )
+            with _stopped_by_signals() as signals:
+                tuner.fit()
+            if signals:
+                return signals[0]
+    return None
 
 
 def _scheduler(asha: Asha) -> ASHAScheduler:

@@ -1,0 +1,157 @@
+"""`marlflow tune scheduler=pbt`: population-based training of trials (Jaderberg et al., 2017, arXiv:1711.09846).
+
+All trials run up to an interval of env steps. Then the worst continue from the checkpoints of the best, with settings
+near theirs. So results do not depend on how many trials run at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+
+from marlflow.base.random import key
+from marlflow.base.serialization import Tree
+from marlflow.cli.arguments import Words
+from marlflow.cli.job import prepared
+from marlflow.cli.sweep_records import Direction, JobRecord, read_records
+from marlflow.config.compose import composing, config_loader
+
+if TYPE_CHECKING:
+    from marlflow.config.checked import CheckedExperiment
+
+FACTORS = (0.8, 1.2)
+_KEPT = ("run", "reports", "recorded")
+
+
+@dataclass(slots=True)
+class TrialPopulation:
+    """The trials of `jobs`, which are compared every `every_env_steps` up to `most`.
+
+    The lowest `quantile` copies trials of the highest. `sweeps` are the overrides of the command, by position in each
+    job, of which those with several values are perturbed.
+    """
+
+    jobs: list[list[str]]
+    sweeps: Sequence[Override]
+    every_env_steps: int
+    most: int
+    quantile: float
+    direction: Direction
+    seed: int
+
+    def generations(self, folder: Path, records: Path) -> Iterator[tuple[list[list[str]], int, bool]]:
+        """Yield the jobs to run next, the env steps to run them to, and whether they resume; copy in between."""
+        for generation, until in enumerate(
+            range(self.every_env_steps, self.most + self.every_env_steps, self.every_env_steps)
+        ):
+            if generation:
+                self._copy(generation, until - self.every_env_steps, folder, read_records(records))
+            yield self.jobs, min(until, self.most), generation > 0
+
+    def _copy(self, generation: int, env_steps: int, folder: Path, records: Sequence[JobRecord]) -> None:
+        whole = [record for record in records if record.error is None and record.ended_by]
+        sign = 1.0 if self.direction == "maximize" else -1.0
+        rank = {r.number: -math.inf if r.objective is None else sign * r.objective for r in whole}
+        ordered = sorted(rank, key=rank.__getitem__)
+        count = max(1, int(self.quantile * len(ordered))) if len(ordered) > 1 else 0
+        generator = np.random.default_rng(key(self.seed, *b"generation", generation))
+        with (folder / "population.jsonl").open("a", encoding="utf-8") as file:
+            for number in ordered[:count]:
+                source = ordered[len(ordered) - 1 - int(generator.integers(count))]
+                if not rank[source] > rank[number]:
+                    continue
+                copy_checkpoint(folder / str(source), folder / str(number))
+                before, self.jobs[number] = self._settings(number), self._near(self.jobs[source], generator)
+                line: dict[str, Any] = {"env_steps": env_steps, "trial": number, "score": sign * rank[number]}
+                line |= {"source": source, "source_score": sign * rank[source], "settings": before}
+                file.write(f"{json.dumps({**line, 'new_settings': self._settings(number)})}\n")
+                news = " ".join(self._settings(number))
+                print(f"{env_steps:,} env steps: job {number} continues as a copy of job {source}, {news}", flush=True)
+
+    def _settings(self, number: int) -> list[str]:
+        pairs = zip(self.sweeps, self.jobs[number], strict=True)
+        return [word for override, word in pairs if override.is_sweep_override()]
+
+    def _near(self, job: Sequence[str], generator: np.random.Generator) -> list[str]:
+        pairs = zip(self.sweeps, job, strict=True)
+        return [_near(override, word, generator) if override.is_sweep_override() else word for override, word in pairs]
+
+
+def _near(override: Override, word: str, generator: np.random.Generator) -> str:
+    """Return a value near that of `word`: a neighbor in the list, or a factor more or less within the interval."""
+    if not override.is_interval_sweep():
+        listed = [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
+        at = listed.index(word) + (1 if generator.random() < 0.5 else -1)
+        return listed[min(max(at, 0), len(listed) - 1)]
+    interval: Any = override.value()
+    value = float(word.partition("=")[2]) * FACTORS[int(generator.integers(len(FACTORS)))]
+    is_whole = isinstance(interval.start, int) and isinstance(interval.end, int)
+    near = min(max(round(value) if is_whole else value, interval.start), interval.end)
+    return f"{override.get_key_element()}={near}"
+
+
+def copy_checkpoint(source: Path, target: Path) -> None:
+    """Give the run in `target` the newest checkpoint of the run in `source`, in place of all its own.
+
+    Its id, and what was counted of its own files, stay.
+    """
+    from marlflow.runs.checkpoints import CheckpointStore
+    from marlflow.runs.saved_runs import folder, newest
+
+    checkpoint, own = newest(source), newest(target)
+    # The newest is the one that was written last, also if it has fewer env steps.
+    store = CheckpointStore(folder(target), keep=1)
+    notes: Any = {**_notes(checkpoint.notes), **{name: _notes(own.notes)[name] for name in _KEPT}}
+    files = {name: bytes(checkpoint.read(name)) for name in checkpoint.names}
+    store.write(checkpoint.env_steps, files, (), notes, checkpoint.metric)
+
+
+def _notes(notes: Tree) -> dict[str, Any]:
+    assert isinstance(notes, dict)
+    return notes
+
+
+def sweeps_of(overrides: Sequence[str]) -> list[Override]:
+    """Parse overrides, in their order."""
+    with composing():
+        return OverridesParser.create(config_loader()).parse_overrides(list(overrides))
+
+
+def fixed_problems(
+    first: CheckedExperiment, jobs: Sequence[Sequence[str]], sweeps: Sequence[Override], config_dirs: Sequence[str]
+) -> Iterator[str]:
+    """Yield the settings that cannot differ between the run that took a checkpoint and one that resumes from it."""
+    from marlflow.checks.commands import check
+    from marlflow.checks.validation import from_config
+
+    for position, override in enumerate(sweeps):
+        word = next((job[position] for job in jobs if job[position] != jobs[0][position]), None)
+        if word is None:
+            continue
+        changed = [*jobs[0][:position], word, *jobs[0][position + 1 :]]
+        ready = prepared(Words(overrides=changed, config_dirs=list(config_dirs)))
+        if _lasting(check(from_config(ready.config, ready.problems))) != _lasting(first):
+            name = override.get_key_element()
+            yield (
+                f"scheduler=pbt has a trial continue from the checkpoint of another, and {name} cannot change over a "
+                "resume; give it one value, or use scheduler=asha"
+            )
+
+
+def _lasting(checked: CheckedExperiment) -> object:
+    """Return what is the same before and after a resume: the run's identity, and the shapes of its learners."""
+    from marlflow.driver.checkpointing import identity
+
+    shapes = {
+        name: {part: getattr(value, "shape", None) for part, value in _notes(learner.learner().state()).items()}
+        for name, learner in checked.spec.learners.items()
+    }
+    return identity(checked), shapes

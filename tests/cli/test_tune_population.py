@@ -1,0 +1,127 @@
+"""`marlflow tune scheduler=pbt`: the worst trials continue from checkpoints of the best."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from marlflow.base.serialization import from_bytes
+from marlflow.cli.sweep_records import JobRecord
+from marlflow.cli.tune import TuneTrial, jobs_of
+from marlflow.cli.tune_population import TrialPopulation, sweeps_of
+from marlflow.config.compose import composing
+from marlflow.observe.sinks import read_metrics
+from marlflow.runs.checkpoint_format import notes_of
+from marlflow.runs.saved_runs import newest
+from tests.cli.conftest import Marlflow
+from tests.cli.test_tune import OBJECTIVE, TUNE
+
+RATE = "policies.cart.algorithm.learning_rate=tag(log,interval(1e-5,1e-2))"
+SMALL = "policies.cart.algorithm.minibatch_agent_steps=50"
+EPOCHS = "policies.cart.algorithm.epochs=2,4,8"
+WORDS = ("runtime=inline", *TUNE, OBJECTIVE, "policies.cart.algorithm.batch_agent_steps=100", SMALL, RATE, EPOCHS)
+
+
+def population(samples: int = 4, quantile: float = 0.25) -> TrialPopulation:
+    with composing():
+        jobs = jobs_of(WORDS, samples, 0)
+    return TrialPopulation(jobs, sweeps_of(WORDS), 200, 500, quantile, "maximize", 0)
+
+
+def vector(run_dir: Path) -> np.ndarray:
+    checkpoint = newest(run_dir)
+    found: np.ndarray = from_bytes(checkpoint.read("learner.cart"))["vector"]
+    return found
+
+
+@pytest.mark.slow
+def test_a_copy_has_what_its_source_learned_with_settings_near_its_own(tmp_path: Path) -> None:
+    records, folder = tmp_path / "records", tmp_path / "runs"
+    records.mkdir()
+    of = population()
+    first, ran = [list(job) for job in of.jobs], []
+    for jobs, until, is_resumed in of.generations(folder, records):
+        ran.append((until, is_resumed))
+        words = tuple((*job, f"stop.env_steps={until}") for job in jobs)
+        fixed = frozenset(word.partition("=")[0] for word in WORDS[:-2])
+        trial = TuneTrial(words, fixed, (), folder, records, str(Path.cwd()), "policies.cart.return_mean", is_resumed)
+        if until == 400:
+            (line,) = [json.loads(line) for line in (folder / "population.jsonl").read_text().splitlines()]
+            copy, source = folder / str(line["trial"]), folder / str(line["source"])
+            np.testing.assert_array_equal(vector(copy), vector(source))
+            assert notes_of(newest(copy)).run != notes_of(newest(source)).run
+            assert line["settings"] == first[line["trial"]][-2:]
+            old, new = (float(job[-2].partition("=")[2]) for job in (first[line["source"]], of.jobs[line["trial"]]))
+            assert new in [min(max(old * factor, 1e-5), 1e-2) for factor in (0.8, 1.2)]
+            assert line["score"] < line["source_score"]
+        for number in range(len(jobs)):
+            trial(number, lambda *_: True)
+    assert ran == [(200, False), (400, True), (500, True)]
+    for number in range(4):
+        steps = [report["env_steps"] for report in read_metrics(folder / str(number) / "metrics.jsonl")]
+        assert steps == sorted(steps)
+        assert steps[-1] >= 500
+        assert newest(folder / str(number)).env_steps >= 500
+
+
+def records_of(*objectives: float | None) -> list[JobRecord]:
+    ended = [JobRecord(number, [], "", 0, "stop.env_steps=200") for number in range(len(objectives))]
+    for record, objective in zip(ended, objectives, strict=True):
+        record.objective = objective
+    return ended
+
+
+@pytest.mark.parametrize("direction", ["maximize", "minimize"])
+def test_who_copies_whom(direction: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copied: list[tuple[str, str]] = []
+    monkeypatch.setattr(
+        "marlflow.cli.tune_population.copy_checkpoint",
+        lambda *folders: copied.append((folders[0].name, folders[1].name)),
+    )
+    of = population(quantile=0.5)
+    of.direction = direction  # type: ignore[assignment]
+    # One without an objective is the worst, and one that failed takes no part.
+    records = records_of(None, 3.0, 1.0, 2.0, 9.0)
+    records[4].fail("it broke", is_refused=False)
+    of._copy(1, 200, tmp_path, records)
+    best = {"maximize": {"1", "3"}, "minimize": {"2", "3"}}[direction]
+    assert {source for source, _ in copied} <= best
+    assert {target for _, target in copied} == {"0", "2" if direction == "maximize" else "1"}
+    copied.clear()
+    of._copy(2, 400, tmp_path, records_of(1.0, 1.0, 1.0, 1.0))
+    of._copy(3, 600, tmp_path, records_of(1.0))
+    assert copied == []
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of Ray Tune
+def test_the_command_runs_all_generations_and_names_the_best(marlflow: Marlflow, tmp_path: Path) -> None:
+    words = (*WORDS[1:], "log.every_env_steps=100", "stop.env_steps=400", "every_env_steps=200", "samples=3")
+    said = marlflow("tune", *words, "scheduler=pbt", "parallel=2", "hydra.sweep.dir=several")
+    assert said.code == 0, said.err
+    assert "3 trials, 2 at a time; the worse ones copy the better ones every 200 env steps" in said.out
+    assert said.out.count("ended by stop.env_steps=200") == said.out.count(", objective ") / 2 == 3
+    assert "; what it learned is in several/" in said.out.splitlines()[-1]
+    assert {newest(tmp_path / "several" / str(number)).env_steps for number in range(3)} == {400}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("word", "named"),
+    [
+        ("seed=1,2", "seed"),
+        ("model@policies.cart.model=mlp,gru", None),
+        ("policies.cart.model.hidden_sizes=[8],[16]", "policies.cart.model.hidden_sizes"),
+        ("policies.cart.algorithm.normalize_values=false,true", "policies.cart.algorithm.normalize_values"),
+    ],
+)
+def test_what_cannot_change_over_a_resume_is_refused(
+    marlflow: Marlflow, tmp_path: Path, word: str, named: str | None
+) -> None:
+    said = marlflow("tune", *TUNE, OBJECTIVE, word, "scheduler=pbt")
+    assert said.code == 2
+    assert named is None or f"{named} cannot change over a resume; give it one value, or use scheduler=asha" in said.err
+    assert not list(tmp_path.iterdir())
