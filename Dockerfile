@@ -21,6 +21,6 @@ RUN --mount=type=bind,from=wheel,source=/wheel,target=/wheel \
     "$(echo /wheel/*.whl)[${EXTRAS}]" "ray[default]" \
     && useradd --create-home --uid 1000 marlflow \
     && install -d -o marlflow /work /work/runs
-USER marlflow
+USER 1000
 WORKDIR /work
 CMD ["marlflow", "--help"]
