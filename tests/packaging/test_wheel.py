@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 import marlflow
-from tests.architecture.sources import REPOSITORY, within
+from tests.architecture.sources import REPOSITORY, repository_files, within
 from tests.packaging.commands import run
 
 pytestmark = pytest.mark.slow
@@ -127,9 +127,22 @@ def test_training_from_the_wheel_leaves_metrics(installed: Path, tmp_path: Path)
     assert reports[-1]["env_steps"] >= 2000
 
 
-def test_the_citation_names_this_version() -> None:
+def test_the_citation_and_the_changelog_name_this_version_and_its_day() -> None:
     citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text(encoding="utf-8"))
     assert (citation["version"], citation["license"]) == (marlflow.__version__, "MIT")
+    changelog = (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8")
+    released = re.findall(r"^## \[(\d\S*)\] - (\S+)$", changelog, re.M)
+    assert released[0] == (citation["version"], citation["date-released"])
+
+
+def test_the_sdist_has_all_files_of_the_source_folder(built: Path) -> None:
+    """Its tests run and its pages are built; of continuous integration and Git it has nothing."""
+    (sdist,) = built.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        in_sdist = {name.partition("/")[2] for name in archive.getnames()}
+    expected = {within(path) for path in repository_files() if not path.is_symlink()}
+    assert {name for name in expected - in_sdist if not name.startswith(".")} == set()
+    assert not [name for name in in_sdist if name.endswith(".pyc")]
 
 
 def test_sdist_and_wheel_hold_the_templates_of_init(built: Path) -> None:
