@@ -201,7 +201,7 @@ class TorchAlgorithm(LossSettings):
     learning_rate: OrSchedule[LearningRate]
     max_grad_norm: OrSchedule[Threshold] = float("inf")
     optimizer: Optimizer = Adam()
-    # Of algorithms that do not have these as settings.
+    # Defaults of algorithms without these settings.
     critic_sees: Sequence[str] = OWN_OBSERVATION
     shared_torso: bool = False
     bootstrap_at_death: bool = False
