@@ -209,7 +209,7 @@ class TorchAlgorithm(LossSettings):
     learning_rate: OrSchedule[LearningRate]  #: step size of the optimizer
     max_grad_norm: OrSchedule[Threshold] = float("inf")  #: maximum gradient norm; larger gradients are scaled down
     optimizer: Optimizer = Adam()  #: Adam, or a torch.optim class with its settings
-    # Of algorithms that do not have these as settings.
+    # Defaults of algorithms without these settings.
     #: input of the critic: state (of the environment), obs (of its agent), agent (id)
     critic_sees: Sequence[str] = OWN_OBSERVATION
     shared_torso: bool = False  #: whether actor and critic share all layers but the last
