@@ -57,7 +57,7 @@ def recorded_trajectories(dataset: Dataset) -> Iterator[RecordedTrajectory]:
 
 
 def _joined(dataset: Dataset) -> tuple[Array, Array]:
-    """Return the trajectory of each segment, in the order of the files, and the segments of each trajectory."""
+    """Return the number of each segment's trajectory, in the order of the files, and how many segments each has."""
     parts: list[dict[str, Array]] = []
     for fragment in dataset.fragments:
         batch = dataset.read(fragment, ["t_agent"])
