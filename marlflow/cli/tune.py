@@ -273,14 +273,12 @@ COMMAND = Command(
         ),
         Option(
             "every_env_steps",
-            "env steps from one comparison to the next, of scheduler=pbt; by default a tenth of stop.env_steps",
+            "env steps from one comparison of pbt to the next; by default stop.env_steps / 10",
             "whole number",
             "N",
             low=1,
         ),
-        Option(
-            "quantile", "share of trials that copies others, of scheduler=pbt", "number", "X", 0.25, low=0.0, high=0.5
-        ),
+        Option("quantile", "share of the trials that copies others with pbt", "number", "X", 0.25, low=0.0, high=0.5),
         Option("parallel", "trials at a time; by default one for each CPU", "whole number", "N", low=1),
         Option("search_seed", "seed of the random values", "whole number", "N", 0, low=0),
         Option("config_dir", "a folder with configuration groups of your own", value="FOLDER", several=True),
