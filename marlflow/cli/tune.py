@@ -232,8 +232,8 @@ def _shown_as_they_end(records: Path) -> Iterator[None]:
 _ABOUT = """
 Each trial trains the experiment with other values of the keys that have several, in one process with one CPU. With
 scheduler=asha, trials are compared at certain env steps by their objective, and only the best quarter of the trials
-so far continues, so that most of the time goes into good settings. With scheduler=pbt, the worst quarter continues from
-checkpoints of the best, with settings near theirs. Each trial is an ordinary run, with a folder.
+so far continues, so that most of the time goes into good settings. With scheduler=pbt, the worst quarter continues
+from checkpoints of the best, with settings near theirs. Each trial is an ordinary run, with a folder.
 
 Without samples, there is a trial for each combination of values. With samples=N, there are N, each with values
 drawn at random: one of a list, or a number of an interval.
@@ -273,7 +273,7 @@ COMMAND = Command(
         ),
         Option(
             "every_env_steps",
-            "env steps from one comparison of pbt to the next; by default stop.env_steps / 10",
+            "env steps between comparisons of pbt; by default stop.env_steps / 10",
             "whole number",
             "N",
             low=1,
