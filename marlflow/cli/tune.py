@@ -232,8 +232,8 @@ def _shown_as_they_end(records: Path) -> Iterator[None]:
 _ABOUT = """
 Each trial trains the experiment with other values of the keys that have several, in one process with one CPU. With
 scheduler=asha, trials are compared at certain env steps by their objective, and only the best quarter of the trials
-so far continues, so that most of the time goes into good settings. With scheduler=pbt, the worst quarter continues from
-checkpoints of the best, with settings near theirs. Each trial is an ordinary run, with a folder.
+so far continues, so that most of the time goes into good settings. With scheduler=pbt, the worst quarter continues
+from checkpoints of the best, with settings near theirs. Each trial is an ordinary run, with a folder.
 
 Without samples, there is a trial for each combination of values. With samples=N, there are N, each with values
 drawn at random: one of a list, or a number of an interval.
@@ -273,14 +273,12 @@ COMMAND = Command(
         ),
         Option(
             "every_env_steps",
-            "env steps from one comparison to the next, of scheduler=pbt; by default a tenth of stop.env_steps",
+            "env steps between comparisons of pbt; by default stop.env_steps / 10",
             "whole number",
             "N",
             low=1,
         ),
-        Option(
-            "quantile", "share of trials that copies others, of scheduler=pbt", "number", "X", 0.25, low=0.0, high=0.5
-        ),
+        Option("quantile", "share of the trials that copies others with pbt", "number", "X", 0.25, low=0.0, high=0.5),
         Option("parallel", "trials at a time; by default one for each CPU", "whole number", "N", low=1),
         Option("search_seed", "seed of the random values", "whole number", "N", 0, low=0),
         Option("config_dir", "a folder with configuration groups of your own", value="FOLDER", several=True),

@@ -113,7 +113,7 @@ def test_all_trials_are_in_the_table_and_the_best_is_named(marlflow: Marlflow, t
             [OBJECTIVE, "seed=1,2", "stop.env_steps=null", "stop.time_s=9"],
             "scheduler=asha needs the end of a trial in env",
         ),
-        ([OBJECTIVE, "seed=1,2", "scheduler=hyperband"], "scheduler must be one of asha, none, not 'hyperband'"),
+        ([OBJECTIVE, "seed=1,2", "scheduler=hyperband"], "scheduler must be one of asha, pbt, none, not 'hyperband'"),
         ([OBJECTIVE, "seed=1,2", "grace_env_steps=400"], "grace_env_steps=400 must be less than stop.env_steps=400"),
     ],
 )
