@@ -17,7 +17,10 @@ from marlflow.policy.normalized import ReturnScale, ValueCritic
 
 @dataclass(frozen=True)
 class PopArt(Part):
-    """Normalizes value targets by their running statistics, also of a critic of costs."""
+    """Normalizes value targets by their running statistics, also of a critic of costs.
+
+    `ReturnScale` rescales the head.
+    """
 
     def validate(self, algorithm: TorchAlgorithm, spaces: Any, model: Any) -> Iterator[Problem]:
         if not algorithm.capabilities.critic:

@@ -83,7 +83,7 @@ def meant(name: str, known: Collection[str], what: str = "it has") -> str:
 
 
 def absent(path: str, key: str, known: Collection[str], owner: str) -> str:
-    """Report an unknown `key`, the last part of `path`; `owner` has the `known` keys.
+    """Report a misspelled or unknown configuration `key`, the last part of `path`; `owner` has the `known` keys.
 
     >>> absent("rollouts.pase", "pase", ["num_workers", "pace"], "Rollouts")
     "there is no rollouts.pase; did you mean 'rollouts.pace'?"

@@ -1,4 +1,7 @@
-"""NashConv of a league's solution, in runs of small OpenSpiel games and from checkpoints."""
+"""NashConv of a league's solution, in runs of small OpenSpiel games and from checkpoints.
+
+`league.exploitability` computes it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Changes of policies that callbacks ask for: copies of other policies, and settings (population-based training)."""
+"""Changes of policies that callbacks ask for: copies of other policies, and settings.
+
+Population-based training exploits and explores by them.
+"""
 
 from __future__ import annotations
 

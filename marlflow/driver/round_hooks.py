@@ -71,6 +71,7 @@ class BetweenRounds(Service):
         return at_rest
 
     def _take_checkpoint(self) -> None:
+        """Write a checkpoint (`driver.checkpointing` collects its files, `runs.checkpoints` writes them)."""
         self._checkpoints.take()
         self._drains = False
         # After the checkpoint: a run that resumes from it lets the matchmaker change the population, too.

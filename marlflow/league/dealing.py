@@ -159,7 +159,7 @@ class LeagueMatchmaker(Matchmaker):
 
     def change_population(self, published: Mapping[str, int], agent_steps: Mapping[str, int]) -> PopulationChange:
         """Take the snapshots that are due; snapshots are never forgotten, so that old rivals stay available."""
-        frozen = {}
+        frozen: dict[str, str] = {}
         since = {policy: agent_steps[policy] - self._snapshot_at[policy] for policy in self.members.incarnations}
         due = self._mode.snapshots_due(self._view, since)
         for policy in self.members.incarnations:
@@ -168,11 +168,7 @@ class LeagueMatchmaker(Matchmaker):
             rivals = self._rivals(policy) if self._rules.win_rate is not None else ()
             is_due = self._rules.holds(policy, since[policy], is_first, rivals, self.payoffs)
             if is_due or policy in due:
-                # The dealer makes a frozen entry of this name with the policy's weights, and sends it to workers with
-                # the games that need it: matchmaking.dealer, sampling.population.
-                snapshot = self.members.add(policy, published[policy], self._env_steps, agent_steps[policy])
-                self._snapshot_at[policy] = agent_steps[policy]
-                self.ratings.inherit(snapshot.name, policy)
+                snapshot = self._take_snapshot(policy, published[policy], agent_steps[policy])
                 frozen[snapshot.name] = policy
                 # The snapshot of the initial parameters causes no reset: the policy has not trained yet.
                 if not (is_first and self._rules.at_start):
@@ -181,6 +177,14 @@ class LeagueMatchmaker(Matchmaker):
             self._choose_dealt()
         self.epoch += bool(frozen)
         return PopulationChange(freeze=frozen)
+
+    def _take_snapshot(self, policy: str, version: int, agent_steps: int) -> Snapshot:
+        # The dealer makes a frozen entry of its name with the policy's weights, and sends it to workers with the games
+        # that need it: matchmaking.dealer, sampling.population.
+        snapshot = self.members.add(policy, version, self._env_steps, agent_steps)
+        self._snapshot_at[policy] = agent_steps
+        self.ratings.inherit(snapshot.name, policy)
+        return snapshot
 
     def _choose_dealt(self) -> None:
         self.members.choose_dealt(lambda name: self.ratings[name].mu)

@@ -1,7 +1,8 @@
 """Population-based training (Jaderberg et al., 2017, arXiv:1711.09846): policies copy and perturb each other.
 
 At an interval, the policies of a population with the lowest scores continue with the parameters of some with the
-highest (exploit), and with settings near theirs (explore).
+highest (exploit), and with settings near theirs (explore). This callback says who copies whom;
+`driver.policy_changes` copies.
 """
 
 from __future__ import annotations

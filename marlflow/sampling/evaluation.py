@@ -49,10 +49,10 @@ class EvaluationEnvs:
         self._envs = self._make_envs(range(count))
         return faults
 
-    def play(self, seed: int, request: EvaluationRequest, is_late: Callable[[], bool]) -> Evaluated:
-        """Return the results in order, without faults; `is_late` ends evaluation early. Call `widen` first.
+    def play_episodes(self, seed: int, request: EvaluationRequest, is_late: Callable[[], bool]) -> Evaluated:
+        """Play the evaluation episodes of `request`; `is_late` ends evaluation early. Call `widen` first.
 
-        Broken episodes are left out.
+        Results are in order and without faults. Broken episodes are left out.
         """
         began_s = perf_counter()
         left, played = request, Evaluated(())

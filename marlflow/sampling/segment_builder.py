@@ -1,6 +1,6 @@
-"""Build rows and segments, crediting each reward to the agent's last action.
+"""Build rows and segments, crediting each reward, also between an AEC agent's turns, to the agent's last decision.
 
-A lane's open row is its last action, whose reward accumulates until the agent acts again or ends. A reward without an
+A lane's open row is its last decision, whose reward accumulates until the agent acts again or ends. A reward without an
 open row, such as a dead agent's, is in the episode's return and in the metric `reward_unattributed`, but in no row.
 Info columns that are added up (`base.info_columns`), such as costs, have the same rules and the metric
 `infos_unattributed`; for other columns, a row has the last number since its action.

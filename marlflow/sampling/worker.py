@@ -341,7 +341,7 @@ class RolloutWorker:
             self._faults.report(fault)
         self._load(request.weights)
         with self._watchdog.on_guard():
-            evaluated = self._evaluation.play(self._config.seed, request, lambda: self._watchdog.is_late)
+            evaluated = self._evaluation.play_episodes(self._config.seed, request, lambda: self._watchdog.is_late)
         self._load(training)
         return replace(evaluated, faults=self._faults.take())
 

@@ -174,6 +174,7 @@ def _placed(
 
 
 def _options(group: PlacementGroup, layout: BundleLayout, number: int) -> dict[str, Any]:
+    """Return what Ray is asked for, for a learner, worker or other process: its CPUs, GPUs, and bundle."""
     taken, bundle = layout.taken[number], layout.bundle_of[number]
     options: dict[str, Any] = {
         "num_cpus": taken.get("CPU", 0.0),

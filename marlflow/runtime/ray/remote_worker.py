@@ -1,4 +1,4 @@
-"""A rollout worker as a Ray actor, replaced by a new process if it is lost (RLlib's restart_failed_env_runners)."""
+"""A rollout worker as a Ray actor; a dead one is replaced by a new process (RLlib's restart_failed_env_runners)."""
 
 from __future__ import annotations
 
