@@ -214,7 +214,7 @@ class TorchAlgorithm(LossSettings):
     critic_sees: Sequence[str] = OWN_OBSERVATION
     shared_torso: bool = False  #: whether actor and critic share all layers but the last
     bootstrap_at_death: bool = False  #: after a death, the mean value of the survivors, not 0; for common rewards
-    max_staleness: CountOrZero = 0  #: weight versions that a row may be behind the learner
+    max_staleness: CountOrZero = 0  #: weight versions by which a row may lag the learner
 
     stages: ClassVar[Mapping[str, Where]] = {}
     actor_only_settings: ClassVar[frozenset[str]] = frozenset({"epsilon", "exploration_noise"})

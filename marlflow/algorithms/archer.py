@@ -92,7 +92,7 @@ class ArCHer(LearningAlgorithm):
     #: maximum gradient norm of each network; larger gradients are scaled down
     max_grad_norm: OrSchedule[Threshold] = 10.0
     optimizer: Optimizer = Adam()
-    max_staleness: CountOrZero = 0  #: weight versions that a row may be behind the learner
+    max_staleness: CountOrZero = 0
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
         (replay,) = replays

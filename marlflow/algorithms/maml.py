@@ -46,8 +46,7 @@ class MAML(LearningAlgorithm):
     stages: ClassVar[Mapping[str, Where]] = {"Adapt": "worker"}
 
     batch_agent_steps: Steps = 1  #: minimum agent steps in a meta-update; 1: one per round of tasks
-    #: gradient steps of adaptation to a task, each after a phase of collecting
-    inner_steps: Annotated[int, Range(1, 1_000)] = 1
+    inner_steps: Annotated[int, Range(1, 1_000)] = 1  #: gradient steps of adaptation, each after a phase of collecting
     inner_learning_rate: Annotated[float, Range(0.0, 10.0)] = 0.3  #: step size of the adaptation
     order: Order = "second"  #: second: gradients through the inner steps; first: first-order approximation
     epochs: SmallCount = 5  #: passes over each batch of tasks
@@ -58,7 +57,7 @@ class MAML(LearningAlgorithm):
     clip_range: OrSchedule[Threshold] = 0.2  #: probability ratios are clipped to 1 - this and 1 + this
     max_grad_norm: OrSchedule[Threshold] = 0.5
     optimizer: Optimizer = Adam(eps=1e-5)
-    max_staleness: CountOrZero = 0  #: weight versions that a row may be behind the learner
+    max_staleness: CountOrZero = 0
 
     @property
     def learner_sees_every_row(self) -> bool:

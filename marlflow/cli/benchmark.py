@@ -188,9 +188,9 @@ Trains each algorithm on each task of a suite with several seeds, several runs a
 thread, and scores its final policies: the mean over episodes of the summed returns of the agents of the suite's
 policies, acting as their algorithms learn to. Everything is checked before the first run begins.
 
-A run is what marlflow train would do with the overrides of the suite. It is in dir/TASK/ALGORITHM/SEED, and its output
-is in dir/TASK/ALGORITHM/SEED.txt. The same command again skips the runs that are complete, and resumes the others
-from their checkpoints; a folder whose runs have other settings is refused.
+A run is what marlflow train would do with the overrides of the suite. It is in dir/TASK/ALGORITHM/SEED, and its
+output is in dir/TASK/ALGORITHM/SEED.txt. The same command again skips the runs that are complete, and resumes the
+others from their checkpoints; a folder whose runs have other settings is refused.
 
 budget=0.01 is a first look: each run has a hundredth of its env steps, and its schedules are as much shorter.
 Batches, replays and warm-ups stay as they are, so learners see few updates: that shows that everything runs, and

@@ -77,8 +77,8 @@ compared with the policy as it acts. If the environment cannot be made here, the
 
 ONNX needs the extra onnx: pip install 'marlflow[onnx]'
 
-With minari=ID, the rows that a run recorded are written as the Minari dataset of that id instead. RUN may be the folder
-of records itself. Needs the extra minari.
+With minari=ID, the rows that a run recorded are written as the Minari dataset of that id instead. RUN may be the
+folder of records itself. Needs the extra minari.
 """
 
 COMMAND = Command(

@@ -27,7 +27,7 @@ def test_streams_that_were_parted_are_joined_again() -> None:
     assert len(joined) == 9
     for _ in range(3):
         np.testing.assert_array_equal(joined.uniform(), whole.uniform())
-    with pytest.raises(ValueError, match="the same draw"):
+    with pytest.raises(ValueError, match="the same number of draws"):
         RowRandom.joined([joined, parts[0]])
 
 

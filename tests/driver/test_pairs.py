@@ -10,6 +10,7 @@ than beside nobody who learns; it comes to the same, bit for bit.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import fields
 from itertools import combinations_with_replacement, product
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,8 @@ def check(result: mf.Result, left: str, right: str) -> None:
 def kind(name: str) -> str:
     """How an algorithm comes by its rows, which is what its partner could be disturbed by."""
     algorithm = SMALL[name][0]
-    fresh = "fresh " if getattr(algorithm, "max_staleness", None) == 0 else ""
+    drops_stale = "max_staleness" in {setting.name for setting in fields(algorithm)}
+    fresh = "fresh " if drops_stale and algorithm.max_staleness == 0 else ""
     return name if name in CUTS_EPISODES else f"{fresh}{algorithm.capabilities.experience}"
 
 

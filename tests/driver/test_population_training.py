@@ -301,7 +301,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"quantile": 0.6}, {}, "callbacks.population.quantile must be at most 0.5, not 0.6"),
     ({"factors": []}, {}, "callbacks.population has no factors"),
     ({"metric": "eval_return"}, {}, "callbacks.population.metric eval_return: a policy has no figure 'eval_return'"),
-    ({"metric": "infos.won"}, {}, "callbacks.population.metric infos.won: nothing in infos has this name"),
+    ({"metric": "infos.wins"}, {}, "callbacks.population.metric infos.wins: nothing in infos has this name"),
     ({}, {"a": mf.Policy(mf.PPO(learning_rate=mf.Linear(1e-3, 1e-4, 100)), SMALL)}, "follows a schedule of its own"),
     ({}, {"b": mf.Policy(DQN, SMALL)}, "policies 'a' and 'b' cannot copy each other, since their networks differ"),
     ({}, {"c": mf.Policy(PPO, mf.MLP((8,)))}, "policies 'a' and 'c' cannot copy each other"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, Literal
@@ -103,7 +103,7 @@ def may_be_a_version_old(policy: mf.Policy) -> mf.Policy:
     algorithm: Any = policy.algorithm
     return (
         replace(policy, algorithm=replace(algorithm, max_staleness=1))
-        if hasattr(algorithm, "max_staleness")
+        if "max_staleness" in {setting.name for setting in fields(algorithm)}
         else policy
     )
 

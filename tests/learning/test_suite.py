@@ -31,8 +31,8 @@ def test_clones_come_to_what_a_recorded_expert_did(tmp_path: Path) -> None:
 
 
 def test_every_shipped_experiment_of_one_team_is_tried() -> None:
-    """But for those of imitation, which have a test of their own."""
+    """Imitation and populations have tests of their own."""
     folder = Path(__file__).resolve().parents[2] / "conf" / "experiment"
     shipped = {path.stem for path in folder.glob("*_team_*.yaml")}
     tried = {case.experiment for case in CASES}
-    assert shipped - tried == {"cartpole_team_bc", "cartpole_team_marwil"}
+    assert shipped - tried == {"cartpole_team_bc", "cartpole_team_marwil", "cartpole_team_pbt"}
