@@ -185,8 +185,8 @@ class LossSettings:
     #: functions (module, minibatch) -> scalar; see ExtraLoss
     extra_losses: ExtraLosses = field(default_factory=dict, kw_only=True, hash=False)
 
-    #: parts added to it and its default, by name, such as a limit on costs, {<name>: {_target_: marlflow.CostLimit,
-    #: limit: 0.25}}; None leaves one out
+    #: parts in addition to its own, by name, such as {<name>: {_target_: marlflow.CostLimit, limit: 0.25}}, a limit on
+    #: costs; None leaves one out
     parts: Mapping[str, Part | None] = field(default_factory=dict, kw_only=True, hash=False)
 
     #: whether updates are compiled by XLA: auto, True, or False; auto: from 1,000 optimizer steps on, where they can be

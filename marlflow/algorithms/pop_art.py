@@ -35,7 +35,10 @@ class PopArt(Part):
 
     def extend(self, network: Any, algorithm: TorchAlgorithm, members: Mapping[str, Member], seed: int) -> None:
         if not any(isinstance(module, ValueCritic) for module in network.modules()):
-            raise TypeError(f"{type(network).__name__} has no ValueCritic, though {algorithm.name} says critic=True")
+            raise TypeError(
+                f"{type(network).__name__} has no ValueCritic, whose values PopArt normalizes; derive its critic from "
+                "mf.ValueCritic, or set parts.values=null"
+            )
 
     def change_critic(self, critic: ValueCritic) -> None:
         critic.returns = ReturnScale(critic.value_head, critic.value_target)

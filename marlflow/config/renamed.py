@@ -96,10 +96,13 @@ def _without(part: Part, owner: str) -> Problem | None:
 def with_parts(policy: Any) -> Any:
     """Return a recorded policy, as plain data, with parts in place of the settings that they have replaced."""
     algorithm = policy.get("algorithm") if isinstance(policy, Mapping) else None
-    if not isinstance(algorithm, Mapping) or not algorithm.keys() & _PARTS.keys():
+    # A class of the user's own may have a setting of this name.
+    if not isinstance(algorithm, Mapping) or not str(algorithm.get(TARGET)).startswith("marlflow."):
+        return policy
+    if not algorithm.keys() & _PARTS.keys():
         return policy
     parts: dict[str, Any] = {}
-    if (normalizes := algorithm.get("normalize_values")) is not None:
+    if (normalizes := algorithm.get("normalize_values", algorithm.get("normalise_returns"))) is not None:
         parts["values"] = {TARGET: "marlflow.PopArt"} if normalizes else None
     if algorithm.get("normalize_rewards"):
         parts["rewards"] = {TARGET: "marlflow.RewardUnit"}

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -49,7 +50,8 @@ def export_minari(folder: Path, dataset_id: str, policy: str | None = None) -> M
     # Minari reads no namespace of one letter, and breaks without a version.
     if not re.fullmatch(r"([-\w]{2,}/)*[-\w]+-v\d+", dataset_id):
         raise ConfigInvalid([f"minari must be an id such as cartpole/expert-v0, not {dataset_id!r}"])
-    if dataset_id in minari.list_local_datasets():
+    # Not by listing all: Minari refuses to, if one of them has a name that it does not allow.
+    if (path := minari.storage.get_dataset_path(dataset_id)).exists():
         raise ConfigInvalid([f"there is a Minari dataset {dataset_id} already; remove it: minari delete {dataset_id}"])
     dataset, spaces = find_dataset(folder, policy), manifest.policies[policy]
     notes: list[dict[str, Any]] = []
@@ -59,26 +61,31 @@ def export_minari(folder: Path, dataset_id: str, policy: str | None = None) -> M
             notes.append({"agent": episode.agent, "env": episode.env, "episode": episode.episode, "end": episode.end})
             yield minari.data_collector.EpisodeBuffer(id=number, **episode_fields(episode, spaces))
 
-    with warnings.catch_warnings():
-        # It warns that there is no author, no link to code, and no registered environment.
-        warnings.simplefilter("ignore", UserWarning)
-        written = minari.create_dataset_from_buffers(
-            dataset_id,
-            buffers(),
-            observation_space=spaces.observation,
-            action_space=spaces.action,
-            description=f"Recorded by marlflow: {policy} in {manifest.environment.factory or 'an environment'}",
-            # The other formats have a folder for each episode, and add up the sizes of all of them after each one.
-            data_format="hdf5",
-            # Pixels stay as they are.
-            jpeg_encoding=False,
-        )
-    # Records have slots, which are in the order of the policy's agents.
-    slots = sorted({note["agent"] for note in notes})
-    agents = [agent for agent, played_by in manifest.mapping.items() if played_by == policy]
-    names = dict(zip(slots, agents, strict=True)) if len(slots) == len(agents) else {}
-    named = ({**note, "agent": names.get(note["agent"], note["agent"])} for note in notes)
-    written.storage.update_episode_metadata(named, range(len(notes)))
+    try:
+        with warnings.catch_warnings():
+            # It warns that there is no author, no link to code, and no registered environment.
+            warnings.simplefilter("ignore", UserWarning)
+            written = minari.create_dataset_from_buffers(
+                dataset_id,
+                buffers(),
+                observation_space=spaces.observation,
+                action_space=spaces.action,
+                description=f"Recorded by marlflow: {policy} in {manifest.environment.factory or 'an environment'}",
+                # The other formats have a folder for each episode, and add up the sizes of all of them after each one.
+                data_format="hdf5",
+                # Pixels stay as they are.
+                jpeg_encoding=False,
+            )
+        # Records have slots, which are in the order of the policy's agents.
+        slots = sorted({note["agent"] for note in notes})
+        agents = [agent for agent, played_by in manifest.mapping.items() if played_by == policy]
+        names = dict(zip(slots, agents, strict=True)) if len(slots) == len(agents) else {}
+        named = ({**note, "agent": names.get(note["agent"], note["agent"])} for note in notes)
+        written.storage.update_episode_metadata(named, range(len(notes)))
+    except BaseException:
+        # What is there would be a dataset with the episodes so far, and block the next try.
+        shutil.rmtree(path, ignore_errors=True)
+        raise
     unfinished = sum(note["end"] == "unfinished" for note in notes)
     return MinariExport(dataset_id, policy, len(notes), int(written.total_steps), unfinished)
 

@@ -47,10 +47,12 @@ def recorded_trajectories(dataset: Dataset) -> Iterator[RecordedTrajectory]:
         for place, stop in enumerate(stops.tolist()):
             number = int(trajectory_of[segments_read + place])
             columns = {
-                name: column[stop - batch.segments["length"][place] : stop] for name, column in batch.columns.items()
+                # A view would keep the rows of the whole fragment in memory.
+                name: column[stop - batch.segments["length"][place] : stop].copy()
+                for name, column in batch.columns.items()
             }
             pieces = waiting.setdefault(number, [])
-            pieces.append(Batch(columns, {name: column[place] for name, column in batch.segments.items()}))
+            pieces.append(Batch(columns, {name: column[place].copy() for name, column in batch.segments.items()}))
             if len(pieces) == sizes[number]:
                 yield _trajectory(waiting.pop(number))
         segments_read += len(stops)

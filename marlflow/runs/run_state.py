@@ -64,14 +64,17 @@ def write_state(run_dir: Path, name: StateName, reason: str = "") -> None:
 
 
 def request_stop(run_dir: Path) -> None:
-    """Ask the process of a run to stop and save, after its round; raises OSError.
+    """Ask the process of a run to stop and save, after its round; raises OSError, also if something else has the name.
 
     A file reaches exactly this run, on any machine: a process number may be that of another process by now, and one
     process may run several jobs of a sweep.
     """
-    with suppress(FileExistsError):
+    try:
         # Exclusively: not through a link that somebody has put there.
         os.close(os.open(run_dir / STOP, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    except FileExistsError:
+        if not is_stop_requested(run_dir):
+            raise
 
 
 def is_stop_requested(run_dir: Path) -> bool:

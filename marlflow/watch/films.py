@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-FILMS: Final = {".mp4": "video/mp4", ".webm": "video/webm", ".gif": "image/gif"}
+FILMS: Final = {".mp4": "video/mp4", ".webm": "video/webm", ".gif": "image/gif", ".webp": "image/webp"}
 """Types of films by the ending of their files' names."""
 _MOST_BYTES = 1_000_000
 
@@ -47,7 +48,9 @@ def _film(path: Path) -> Film | None:
     try:
         beside = path.with_suffix(".json")
         written_ns, described = path.stat().st_mtime_ns, beside.stat(follow_symlinks=False)
-        if beside.is_symlink() or described.st_mtime_ns < written_ns or described.st_size > _MOST_BYTES:
+        # A named pipe would never be read to its end.
+        is_file = stat.S_ISREG(described.st_mode)
+        if not is_file or described.st_mtime_ns < written_ns or described.st_size > _MOST_BYTES:
             return None
         values: Any = json.loads(beside.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 import secrets
 import sys
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from marlflow.watch.server import WatchServer
 
 _END_S = 5.0
+log = logging.getLogger("marlflow")
 
 
 @dataclass
@@ -43,17 +45,20 @@ class RunPage(Callback):
 
         run = FollowedRun(info.run_dir, info.name)
         watch = self._watch = WatchServer([run], secrets.token_urlsafe(16), control=self.control)
-        answers: queue.Queue[str | Exception] = queue.Queue()
+        answers: queue.Queue[str | BaseException] = queue.Queue()
 
         def serve_until_closed() -> None:
+            error: BaseException = RuntimeError("the page ended before it had an address")
             try:
                 serve(watch, self.port, answers.put)
-            except Exception as error:  # noqa: BLE001  raised by `began`, or else the run has ended its page
-                answers.put(error)
+            except BaseException as raised:  # noqa: BLE001  raised by `began`, or else logged
+                error = raised
+                log.warning("the page of this run has ended: %s", error)
+            answers.put(error)
 
         self._thread = threading.Thread(target=serve_until_closed, name="marlflow-page", daemon=True)
         self._thread.start()
-        if isinstance(answer := answers.get(), Exception):
+        if isinstance(answer := answers.get(), BaseException):
             raise answer
         sys.stdout.write(f"the page of this run, until it ends: {answer}\n")
         sys.stdout.flush()

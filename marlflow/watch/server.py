@@ -117,7 +117,7 @@ class WatchServer:
 
     async def _film(self, request: Request) -> Response:
         chosen = self._chosen(request)
-        film = None if chosen is None else newest_film(self.runs[chosen].folder)
+        film = None if chosen is None else await asyncio.to_thread(newest_film, self.runs[chosen].folder)
         if film is None:
             return PlainTextResponse("There is no film.", 404)
         return FileResponse(film.path, media_type=film.media_type)

@@ -435,11 +435,18 @@ def test_settings_that_have_become_parts_are_read_as_parts() -> None:
 @pytest.mark.parametrize(("normalizes", "values"), [(True, {"_target_": "marlflow.PopArt"}), (False, None)])
 def test_normalization_of_values_is_read_as_a_part_and_other_parts_stay(normalizes: bool, values: Any) -> None:
     others = {"cost": {"_target_": "marlflow.CostLimit", "limit": 0.5}}
-    read = with_parts({"algorithm": {"normalize_values": normalizes, "parts": others}})
-    assert read == {"algorithm": {"parts": {"values": values, **others}}}
-    assert list(read["algorithm"]["parts"]) == ["values", "cost"]
-    of_team = with_parts({"algorithm": {"normalize_rewards": normalizes}})["algorithm"]["parts"]
-    assert of_team == ({"rewards": {"_target_": "marlflow.RewardUnit"}} if normalizes else {})
+    target = {"_target_": "marlflow.algorithms.ppo.PPO"}
+    for key in ("normalize_values", "normalise_returns"):
+        read = with_parts({"algorithm": {**target, key: normalizes, "parts": others}})
+        assert read == {"algorithm": {**target, "parts": {"values": values, **others}}}
+        assert list(read["algorithm"]["parts"]) == ["values", "cost"]
+    of_team = with_parts({"algorithm": {"_target_": "marlflow.VDN", "normalize_rewards": normalizes}})
+    assert of_team["algorithm"]["parts"] == ({"rewards": {"_target_": "marlflow.RewardUnit"}} if normalizes else {})
+
+
+def test_a_setting_of_a_users_own_algorithm_keeps_its_name() -> None:
+    own = {"algorithm": {"_target_": "theirs.Mine", "normalize_values": 0.25}}
+    assert with_parts(own) == own
 
 
 # -- critics ----------------------------------------------------------------------------------------------------------
@@ -505,5 +512,5 @@ class WithoutCritic(mf.PPO):
 
 
 def test_a_critic_that_is_no_value_critic_is_an_error() -> None:
-    with pytest.raises(TypeError, match="Module has no ValueCritic, though ppo says critic=True"):
+    with pytest.raises(TypeError, match="Module has no ValueCritic, whose values PopArt normalizes"):
         make_learner(WithoutCritic(parts={"values": mf.PopArt()}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +181,23 @@ def test_a_recorded_run_becomes_an_episode_for_each_agent(minari: Any, tmp_path:
         assert_equal(recorded.seen["obs"], one.observations)
         assert_equal(recorded.columns["action"], one.actions)
         assert_equal(recorded.columns["reward"], one.rewards)
+
+
+def test_an_export_that_fails_leaves_nothing(minari: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mf.train(small_run(record=mf.Record()), tmp_path / "run")
+    folder = tmp_path / "run" / "record"
+    with monkeypatch.context() as patched:
+        patched.setattr("marlflow.offline.minari.recorded_trajectories", broken)
+        with pytest.raises(mf.RecordsDamaged):
+            export_minari(folder, "prey-v0", "prey")
+    assert "prey-v0" not in minari.list_local_datasets()
+    assert export_minari(folder, "prey-v0", "prey").episodes > 1
+
+
+def broken(dataset: Any) -> Iterator[Any]:
+    """The first trajectory, and then an error."""
+    yield next(iter(recorded_trajectories(dataset)))
+    raise mf.RecordsDamaged("a file is damaged")
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from filelock import FileLock
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.runs.run_state import LOCK, STATE, STOP, is_stop_requested, write_state
+from marlflow.watch.films import newest_film
 from marlflow.watch.followed import FollowedRun
 from marlflow.watch.server import COOKIE, HOST, WatchServer, serve
 from tests.html_report import browser
@@ -153,7 +154,7 @@ def test_a_request_to_stop_is_not_written_through_a_link(tmp_path: Path) -> None
     (folder,) = runs(tmp_path, 1)
     with running(folder), served(folder, control=True) as (_, port):
         (folder / STOP).symlink_to(tmp_path / "elsewhere")
-        assert answer(port, "/stop?run=0", "POST", **cookie(port), **origin(port)).status == 204
+        assert answer(port, "/stop?run=0", "POST", **cookie(port), **origin(port)).status == 409
     assert not (tmp_path / "elsewhere").exists()
 
 
@@ -177,6 +178,12 @@ def test_the_newest_film_is_served(tmp_path: Path) -> None:
         given = answer(port, f"/film?run=0&written={shown['written']}", **cookie(port))
         assert (given.status, given.headers["content-type"], given.body) == (200, "video/mp4", b"new")
         assert answer(port, "/film?run=0").status == 403
+
+
+def test_a_pipe_in_place_of_a_description_is_no_film(tmp_path: Path) -> None:
+    film(tmp_path, "a.mp4").with_suffix(".json").unlink()
+    os.mkfifo(tmp_path / "a.json")
+    assert newest_film(tmp_path) is None
 
 
 def test_only_films_of_the_folder_itself_are_served(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import re
 import socket
 import threading
 import urllib.request
+from collections.abc import Callable
 from dataclasses import replace
 from http.cookiejar import CookieJar
 from pathlib import Path
@@ -98,6 +99,13 @@ def test_a_file_in_its_folder_stops_a_run_and_is_removed(tmp_path: Path) -> None
     assert not (tmp_path / STOP).exists()
     request_stop(tmp_path)  # too late: it was to the run as it was
     assert mf.resume(run(), tmp_path).stopped_by == f"stop.env_steps={20 * ROUND}"
+
+
+@pytest.mark.parametrize("make", [lambda path: path.mkdir(), lambda path: path.symlink_to("nowhere")])
+def test_a_request_that_no_run_could_see_is_an_error(make: Callable[[Path], None], tmp_path: Path) -> None:
+    make(tmp_path / STOP)
+    with pytest.raises(FileExistsError):
+        request_stop(tmp_path)
 
 
 def test_a_port_in_use_ends_no_run(tmp_path: Path) -> None:
