@@ -82,10 +82,10 @@ def meant(name: str, known: Collection[str], what: str = "it has") -> str:
     return f"; did you mean {close!r}?"
 
 
-def absent(path: str, key: str, known: Collection[str], owner: str) -> str:
-    """Report a misspelled or unknown configuration `key`, the last part of `path`; `owner` has the `known` keys.
+def misspelled_key(path: str, key: str, known: Collection[str], owner: str) -> str:
+    """Report an unknown configuration `key`, mostly a misspelled one, at `path`; `owner` has the `known` keys.
 
-    >>> absent("rollouts.pase", "pase", ["num_workers", "pace"], "Rollouts")
+    >>> misspelled_key("rollouts.pase", "pase", ["num_workers", "pace"], "Rollouts")
     "there is no rollouts.pase; did you mean 'rollouts.pace'?"
     """
     close = nearest(key, known)

@@ -19,7 +19,7 @@ from yaml import YAMLError
 from marlflow.base.errors import ConfigInvalid, InvalidInput
 from marlflow.base.files import file_name, replacing
 from marlflow.base.progress import tracked
-from marlflow.base.sentences import absent
+from marlflow.base.sentences import misspelled_key
 from marlflow.cli.arguments import CONFIG_DIR, Words
 from marlflow.cli.job import inline_by_default, prepared
 from marlflow.cli.train import quoted
@@ -267,7 +267,9 @@ def _entry_problems(path: str, entry: Any, keys: Sequence[str]) -> Iterator[str]
 def _key_problems(path: str, values: Mapping[Any, Any], keys: Sequence[str], more: Sequence[str] = ()) -> Iterator[str]:
     yield from (f"{path}{key} is missing" for key in keys if key not in values)
     known = [*keys, *more]
-    yield from (absent(f"{path}{key}", str(key), known, path[:-1] or "a suite") for key in values if key not in known)
+    yield from (
+        misspelled_key(f"{path}{key}", str(key), known, path[:-1] or "a suite") for key in values if key not in known
+    )
 
 
 def _are_texts(value: Any) -> bool:

@@ -19,7 +19,7 @@ from marlflow.algorithms.scripted import Random
 from marlflow.base.errors import CheckpointUnusable, ConfigInvalid, InvalidInput, Problems, WeightsMismatch
 from marlflow.base.links import check_links
 from marlflow.base.public_names import with_current_names
-from marlflow.base.sentences import absent, meant
+from marlflow.base.sentences import meant, misspelled_key
 from marlflow.base.spaces import Spaces
 from marlflow.config import shipped_parts
 from marlflow.config.construct import LEFT, fit
@@ -329,7 +329,7 @@ def _wrong(name: str, given: Mapping[str, str], taken: Collection[str], path: st
     if not name or any(sign in name for sign in _NOT_IN_NAMES):
         return [f"{path}: a name has none of {' '.join(_NOT_IN_NAMES)}, which mark snapshots and sources"]
     keys = (*_KEYS, COPY)
-    if unknown := [absent(f"{path}.{key}", key, _KEYS, "a member") for key in given if key not in keys]:
+    if unknown := [misspelled_key(f"{path}.{key}", key, _KEYS, "a member") for key in given if key not in keys]:
         return unknown
     if (FROM in given) == (POLICY in given) or (MEMBER in given and POLICY in given):
         return [

@@ -15,7 +15,7 @@ from marlflow.algorithms.pop_art import PopArt
 from marlflow.algorithms.reward_unit import RewardUnit
 from marlflow.algorithms.shipped import SHIPPED
 from marlflow.base.errors import Problem
-from marlflow.base.sentences import absent, nearest
+from marlflow.base.sentences import misspelled_key, nearest
 from marlflow.config.other_names import FOREIGN_NAMES, own_key
 from marlflow.config.target_nodes import TARGET
 
@@ -84,7 +84,7 @@ def unknown_key(path: str, key: str, known: Collection[str], owner: str) -> str:
             if having := [algorithm for algorithm, taken in settings.items() if name in taken]:
                 is_called = "" if name == key else f", which is {name} here"
                 return f"there is no {path}: {owner} has none{is_called}; {', '.join(having)} have it"
-    return absent(path, key, known, owner)
+    return misspelled_key(path, key, known, owner)
 
 
 def _without(part: Part, owner: str) -> Problem | None:

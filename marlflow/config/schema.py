@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from marlflow.algorithms.algorithm import Algorithm, Capabilities
 from marlflow.algorithms.scripted import Random
 from marlflow.base.errors import ConfigInvalid
-from marlflow.base.sentences import absent
+from marlflow.base.sentences import misspelled_key
 from marlflow.config.callbacks import with_callbacks
 from marlflow.config.comments import names
 from marlflow.config.construct import LEFT, arguments_for, build, construct, fit, imported
@@ -246,7 +246,7 @@ def _stop(values: Mapping[str, Any], problems: list[str]) -> Mapping[str, Any]:
             continue
         for key in goal:
             if key != "return_mean":
-                problems.append(absent(f"{path}.{key}", str(key), ["return_mean"], "a goal"))
+                problems.append(misspelled_key(f"{path}.{key}", str(key), ["return_mean"], "a goal"))
         value = fit(goal.get("return_mean"), float | None, f"{path}.return_mean", problems)
         if isinstance(value, float):
             goals[name] = value

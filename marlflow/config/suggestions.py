@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from hydra.core.override_parser.types import Override, QuotedString
 
-from marlflow.base.sentences import absent, enumerated, kind_of, meant, nearest
+from marlflow.base.sentences import enumerated, kind_of, meant, misspelled_key, nearest
 from marlflow.config.comments import names
 from marlflow.config.other_names import FOREIGN_NAMES, own_paths
 
@@ -85,7 +85,7 @@ def no_section(key: str, line: str, config: Mapping[str, Any], known: Sequence[s
     # A group that is no section, such as `callback`, is in `known` too, where no choice but a value came.
     known = [name for name in known if name != first]
     in_env = "" if "." in key or nearest(key, known) else f"; an argument of the environment is env.{line.lstrip('+')}"
-    return f"{absent(first, first, known, 'a run')}{in_env}"
+    return f"{misspelled_key(first, first, known, 'a run')}{in_env}"
 
 
 def _some(paths: Sequence[str]) -> str:

@@ -42,7 +42,7 @@ def temperature_loss(log_temperature: Tensor, logp_tm1: Tensor, target_entropy: 
     """Compute the loss of the log temperature, [N] (Haarnoja, equation 18, as in the authors' code).
 
     Args:
-        log_temperature: a scalar, with gradient; rises while entropy is below target.
+        log_temperature: a scalar, with gradient, also called log_alpha; rises while entropy is below target.
         logp_tm1: a sampled action's log-probability, or minus the entropy, [N].
         target_entropy: in nats, a number or [N].
     """

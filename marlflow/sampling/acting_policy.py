@@ -38,7 +38,7 @@ class Memory:
         return {"memory": (shape, np.dtype(np.float32)), "memory_version": ((), np.dtype(np.int64))}
 
     def begin(self, lanes: slice | Array) -> None:
-        """Reset the memory of `lanes`, at the start of an episode or for new parameters."""
+        """Reset the memory (recurrent state) of `lanes`, at the start of an episode or for new parameters."""
         self._memory[lanes] = 0.0
         self._version[lanes] = -1
 

@@ -148,7 +148,7 @@ def reserve(spec: RunSpec) -> Reservation:
         raise ConfigInvalid(errors)
     # The group holds the resources until the end of the run, so that a lost actor always finds room to restart.
     group, layout = _placed(requests, total(whole), strategy="SPREAD" if spec.spread else "PACK")
-    options = {request.name: _options(group, layout, number) for number, request in enumerate(requests)}
+    options = {request.name: _actor_options(group, layout, number) for number, request in enumerate(requests)}
     # The inference actor has no state that is not sent again, so Ray itself may restart it.
     if spec.inference is not None:
         options["inference"] |= {"max_restarts": -1, "max_task_retries": -1}
@@ -173,7 +173,7 @@ def _placed(
     raise ConfigInvalid([_unplaceable(requests, layout, machines)])
 
 
-def _options(group: PlacementGroup, layout: BundleLayout, number: int) -> dict[str, Any]:
+def _actor_options(group: PlacementGroup, layout: BundleLayout, number: int) -> dict[str, Any]:
     """Return what Ray is asked for, for a learner, worker or other process: its CPUs, GPUs, and bundle."""
     taken, bundle = layout.taken[number], layout.bundle_of[number]
     options: dict[str, Any] = {
