@@ -31,7 +31,7 @@ OWN_PART = REPOSITORY / "docs" / "your_own_part.md"
 def blocks(document: Path, language: str = "") -> list[str]:
     """The code blocks of one language, in order; also those that are indented in a list."""
     text = document.read_text(encoding="utf-8")
-    found = re.findall(r"^( *)```(\w*)\n(.*?)^\1```", text, re.M | re.S)
+    found = re.findall(r"^( *)```([^\n]*)\n(.*?)^\1```", text, re.M | re.S)
     return [textwrap.dedent(body) for _, name, body in found if name == language]
 
 
@@ -278,7 +278,7 @@ def test_the_settings_of_an_example_are_a_plan_that_can_run(page: Path, here: Pa
         "    def __init__(self, **settings):\n"
         f"        agents = {PLAYS[page.stem]}\n"
         "        super().__init__(len(agents))\n"
-        "        self._carts = dict(zip(agents, self.carts))\n"
+        "        self._envs = dict(zip(agents, self.carts))\n"
         "        self.possible_agents = agents\n\n"
         "    def step(self, actions):\n"
         "        *result, infos = super().step(actions)\n"

@@ -37,7 +37,7 @@ while :; do sleep 0.05; done
 
 
 def test_the_pages_have_sweeps() -> None:
-    assert len(LINES) == 4
+    assert len(LINES) == 5
 
 
 @pytest.mark.parametrize("line", LINES)
