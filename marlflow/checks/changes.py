@@ -74,6 +74,28 @@ def _differences(path: str, policies: Sequence[str], spec: RunSpec) -> Iterator[
             )
 
 
+def copy_problems(callbacks: Mapping[str, Callback | None], spec: RunSpec) -> Iterator[str]:
+    """Yield which policies of one population have learners that cannot continue with each other's states.
+
+    Makes these learners. For callbacks and policies of which `change_problems` finds nothing.
+    """
+    for name, callback in callbacks.items():
+        may_change = None if callback is None else callback.may_change()
+        policies = () if may_change is None else may_change.policies
+        learners = {policy: learner for policy in policies if (learner := spec.learner_of(policy))}
+        try:
+            forms = {policy: learner.form() for policy, learner in learners.items()} if len(learners) > 1 else {}
+        except Exception:  # noqa: BLE001  the rehearsal says what is wrong with a learner
+            continue
+        first = next(iter(forms), "")
+        for policy, form in forms.items():
+            if differing := sorted(key for key in form.keys() | forms[first] if form.get(key) != forms[first].get(key)):
+                yield (
+                    f"callbacks.{name}: policies {first!r} and {policy!r} cannot copy each other, since their learners "
+                    f"differ in {', '.join(differing)}; give both the same network, optimizer and parts"
+                )
+
+
 def _setting_problems(path: str, may_change: MayChange, spec: RunSpec) -> Iterator[str]:
     for policy in may_change.policies:
         if (learner := spec.learner_of(policy)) is None:

@@ -18,7 +18,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 
 from marlflow.base.random import key
-from marlflow.base.serialization import Tree
+from marlflow.base.serialization import Tree, to_bytes
 from marlflow.cli.arguments import Words
 from marlflow.cli.job import prepared
 from marlflow.cli.sweep_records import Direction, JobRecord, read_records
@@ -26,6 +26,7 @@ from marlflow.config.compose import composing, config_loader
 
 if TYPE_CHECKING:
     from marlflow.config.checked import CheckedExperiment
+    from marlflow.replay.protocol import SavedReplay
 
 FACTORS = (0.8, 1.2)
 _KEPT = ("run", "reports", "recorded")
@@ -147,11 +148,16 @@ def fixed_problems(
 
 
 def _lasting(checked: CheckedExperiment) -> object:
-    """Return what is the same before and after a resume: the run's identity, and the shapes of its learners."""
+    """Return what is the same before and after a resume: the run's identity, and what learners and replays keep."""
     from marlflow.driver.checkpointing import identity
 
-    shapes = {
-        name: {part: getattr(value, "shape", None) for part, value in _notes(learner.learner().state()).items()}
-        for name, learner in checked.spec.learners.items()
-    }
-    return identity(checked), shapes
+    learners = checked.spec.learners.values()
+    replays = [_terms(each.replay(shard)) for each in learners for shard in range(len(each.replays))]
+    return identity(checked), [each.form() for each in learners], replays
+
+
+def _terms(replay: SavedReplay) -> object:
+    """Return the capacity of an empty replay, what its rows are, and the kind of its sampling."""
+    state = _notes(replay.state())
+    terms = {name: value for name, value in state.items() if name not in ("generator", "sampler")}
+    return replay.capacity, to_bytes(terms), state.get("sampler", {}).get("kind")

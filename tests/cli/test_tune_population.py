@@ -9,9 +9,13 @@ import numpy as np
 import pytest
 
 from marlflow.base.serialization import from_bytes
+from marlflow.checks.commands import check
+from marlflow.checks.validation import from_config
+from marlflow.cli.arguments import Words
+from marlflow.cli.job import prepared
 from marlflow.cli.sweep_records import JobRecord
 from marlflow.cli.tune import TuneTrial, jobs_of
-from marlflow.cli.tune_population import TrialPopulation, sweeps_of
+from marlflow.cli.tune_population import TrialPopulation, fixed_problems, sweeps_of
 from marlflow.config.compose import composing
 from marlflow.observe.sinks import read_metrics
 from marlflow.runs.checkpoint_format import notes_of
@@ -125,3 +129,24 @@ def test_what_cannot_change_over_a_resume_is_refused(
     assert said.code == 2
     assert named is None or f"{named} cannot change over a resume; give it one value, or use scheduler=asha" in said.err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "is_refused"),
+    [
+        (["replay_agent_steps=2000,4000"], True),
+        (["prioritized=false,true"], True),
+        (["n_step=1,3"], True),
+        (["atoms=11", "value_max=10,100"], True),
+        (["target_every_updates=10,20"], False),
+    ],
+)
+def test_what_a_learner_or_a_replay_keeps_cannot_change(words: list[str], is_refused: bool) -> None:
+    usual = (word.replace("cart=ppo", "cart=dqn") for word in ("runtime=inline", *TUNE))
+    all_words = (*usual, OBJECTIVE, *(f"policies.cart.algorithm.{word}" for word in words))
+    with composing():
+        jobs = jobs_of(all_words, None, 0)
+    ready = prepared(Words(overrides=jobs[0], config_dirs=[]))
+    problems = list(fixed_problems(check(from_config(ready.config, ready.problems)), jobs, sweeps_of(all_words), []))
+    named = f"policies.cart.algorithm.{words[-1].partition('=')[0]} cannot change over a resume"
+    assert [named in problem for problem in problems] == [True] * is_refused

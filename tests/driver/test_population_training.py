@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import ray
+import torch
 
 import marlflow as mf
 from marlflow.checks.validation import ready
@@ -34,6 +35,7 @@ DQN = mf.DQN(
     batch_agent_steps=16, train_every_agent_steps=5, learning_starts_agent_steps=20, replay_agent_steps=400, epsilon=0.1
 )
 SAC = mf.SAC(batch_agent_steps=16, train_every_agent_steps=5, learning_starts_agent_steps=20, replay_agent_steps=400)
+SGD = mf.TorchOptimizer(torch.optim.SGD, {"momentum": 0.9})
 RATES = dict(zip(NAMES, (1e-5, 1e-4, 1e-3, 1e-2), strict=True))
 
 
@@ -305,6 +307,13 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"a": mf.Policy(mf.PPO(learning_rate=mf.Linear(1e-3, 1e-4, 100)), SMALL)}, "follows a schedule of its own"),
     ({}, {"b": mf.Policy(DQN, SMALL)}, "policies 'a' and 'b' cannot copy each other, since their networks differ"),
     ({}, {"c": mf.Policy(PPO, mf.MLP((8,)))}, "policies 'a' and 'c' cannot copy each other"),
+    ({}, {"b": mf.Policy(replace(PPO, optimizer=SGD), SMALL)}, "'a' and 'b' cannot copy each other, since their"),
+    ({}, {"b": mf.Policy(replace(PPO, shared_torso=True), SMALL)}, "'a' and 'b' cannot copy each other, since their"),
+    (
+        {},
+        {"b": mf.Policy(replace(PPO, parts={"values": mf.PopArt()}), SMALL)},
+        "their learners differ in vector; give both",
+    ),
     (
         {},
         {"d": mf.Policy(mf.Random(), SMALL)},
@@ -327,6 +336,21 @@ def test_what_cannot_be_is_refused_in_one_sentence(
     with pytest.raises(mf.ConfigInvalid) as refused:
         ready(replace(experiment, policies={**experiment.policies, **policies}))
     assert sum(sentence in str(problem) for problem in refused.value.problems) >= 1, refused.value.problems
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"value_max": 100.0}, r"differ in \S*support; give both"),
+        ({"optimizer": mf.TorchOptimizer(torch.optim.RMSprop)}, "differ in optimizer; give both"),
+    ],
+)
+def test_learners_that_keep_something_else_cannot_copy_each_other(changes: dict[str, Any], named: str) -> None:
+    experiment = run(replace(DQN, atoms=11, value_max=10.0, optimizer=SGD))
+    other = replace(experiment.policies["a"].algorithm, **changes)  # type: ignore[type-var]
+    policies = {**experiment.policies, "d": mf.Policy(other, SMALL)}
+    with pytest.raises(mf.ConfigInvalid, match=f"policies 'a' and 'd' cannot copy .* {named}"):
+        ready(replace(experiment, policies=policies))
 
 
 def test_a_policy_in_two_populations_is_refused() -> None:
