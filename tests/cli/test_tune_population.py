@@ -15,7 +15,7 @@ from marlflow.cli.arguments import Words
 from marlflow.cli.job import prepared
 from marlflow.cli.sweep_records import JobRecord
 from marlflow.cli.tune import TuneTrial, jobs_of
-from marlflow.cli.tune_population import TrialPopulation, fixed_problems, sweeps_of
+from marlflow.cli.tune_population import TrialPopulation, _near, fixed_problems, sweeps_of
 from marlflow.config.compose import composing
 from marlflow.observe.sinks import read_metrics
 from marlflow.runs.checkpoint_format import notes_of
@@ -60,6 +60,7 @@ def test_a_copy_has_what_its_source_learned_with_settings_near_its_own(tmp_path:
             assert line["settings"] == first[line["trial"]][-2:]
             old, new = (float(job[-2].partition("=")[2]) for job in (first[line["source"]], of.jobs[line["trial"]]))
             assert new in [min(max(old * factor, 1e-5), 1e-2) for factor in (0.8, 1.2)]
+            assert new != old
             assert line["score"] < line["source_score"]
         for number in range(len(jobs)):
             trial(number, lambda *_: True)
@@ -98,6 +99,35 @@ def test_who_copies_whom(direction: str, tmp_path: Path, monkeypatch: pytest.Mon
     of._copy(2, 400, tmp_path, records_of(1.0, 1.0, 1.0, 1.0))
     of._copy(3, 600, tmp_path, records_of(1.0))
     assert copied == []
+
+
+@pytest.mark.parametrize(
+    ("sweep", "value", "near"),
+    [
+        ("int(interval(1,8))", "1", {"2"}),
+        ("int(interval(1,8))", "2", {"1", "3"}),
+        ("int(interval(1,8))", "7", {"6", "8"}),
+        ("int(interval(1,8))", "8", {"6"}),
+        ("interval(0.1,0.5)", "0.5", {"0.4"}),
+        ("2,4,8", "8", {"4"}),
+        ("2,4,8", "4", {"2", "8"}),
+    ],
+)
+def test_a_value_near_another_is_another(sweep: str, value: str, near: set[str]) -> None:
+    (override,) = sweeps_of([f"k={sweep}"])
+    generator = np.random.default_rng(0)
+    assert {_near(override, f"k={value}", generator) for _ in range(40)} == {f"k={each}" for each in near}
+
+
+def test_a_trial_that_would_repeat_its_source_does_not_copy_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "marlflow.cli.tune_population.copy_checkpoint", lambda *_: pytest.fail("it was to copy nothing")
+    )
+    jobs = [["k=0.5"], ["k=0.0"]]
+    TrialPopulation(jobs, sweeps_of(["k=interval(0.0,1.0)"]), 1, 2, 0.5, "maximize", 0)._copy(
+        1, 1, tmp_path, records_of(1.0, 2.0)
+    )
+    assert jobs == [["k=0.5"], ["k=0.0"]]
 
 
 @pytest.mark.slow
