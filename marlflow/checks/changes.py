@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from marlflow.algorithms.algorithm import may_be_scheduled
-from marlflow.base.schedules import Schedule
+from marlflow.base.schedules import Linear, Schedule
 from marlflow.base.sentences import meant
 from marlflow.checks.leagues import why_no_successor
 from marlflow.config.experiment import LearnerConfig
@@ -121,4 +121,14 @@ def _setting_problem(name: str, bounds: Sequence[float] | None, learner: Learner
     for bound in bounds or ():
         if not setting.low <= bound <= setting.high:
             return f"its bound {bound:g} is not within {setting.low:g} and {setting.high:g}"
-    return None
+    return _schedule_problem(name, setting.value, learner)
+
+
+def _schedule_problem(name: str, value: float, learner: LearnerSpec) -> str | None:
+    """Return why a setting of the algorithm itself may follow no schedule in these spaces and with its others."""
+    algorithm: Any = learner.algorithm
+    if not hasattr(algorithm, name):
+        return None
+    policy, scheduled = learner.policies[0], replace(algorithm, **{name: Linear(value, value, 1)})
+    found, usual = ([*map(str, each.validate(policy.spaces, policy.model))] for each in (scheduled, algorithm))
+    return next((problem for problem in found if problem not in usual), None)

@@ -364,6 +364,12 @@ def test_learners_that_keep_something_else_cannot_copy_each_other(changes: dict[
         ready(replace(experiment, policies=policies))
 
 
+def test_a_setting_that_may_follow_no_schedule_cannot_be_perturbed() -> None:
+    experiment = run(replace(DQN, atoms=11), callback=population(settings={"huber_delta": [0.5, 2.0]}))
+    with pytest.raises(mf.ConfigInvalid, match=r"cannot change huber_delta of policy 'a' .* has no Huber loss"):
+        ready(experiment)
+
+
 @pytest.mark.parametrize(
     ("metric", "changes", "key"),
     [
