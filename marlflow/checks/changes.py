@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from marlflow.algorithms.algorithm import may_be_scheduled
-from marlflow.base.schedules import Schedule
+from marlflow.base.schedules import Linear, Schedule
 from marlflow.base.sentences import meant
 from marlflow.checks.leagues import why_no_successor
 from marlflow.config.experiment import LearnerConfig
@@ -74,6 +74,28 @@ def _differences(path: str, policies: Sequence[str], spec: RunSpec) -> Iterator[
             )
 
 
+def copy_problems(callbacks: Mapping[str, Callback | None], spec: RunSpec) -> Iterator[str]:
+    """Yield which policies of one population have learners that cannot continue with each other's states.
+
+    Makes these learners. For callbacks and policies of which `change_problems` finds nothing.
+    """
+    for name, callback in callbacks.items():
+        may_change = None if callback is None else callback.may_change()
+        policies = () if may_change is None else may_change.policies
+        learners = {policy: learner for policy in policies if (learner := spec.learner_of(policy))}
+        try:
+            forms = {policy: learner.form() for policy, learner in learners.items()} if len(learners) > 1 else {}
+        except Exception:  # noqa: BLE001  the rehearsal says what is wrong with a learner
+            continue
+        first = next(iter(forms), "")
+        for policy, form in forms.items():
+            if differing := sorted(key for key in form.keys() | forms[first] if form.get(key) != forms[first].get(key)):
+                yield (
+                    f"callbacks.{name}: policies {first!r} and {policy!r} cannot copy each other, since their learners "
+                    f"differ in {', '.join(differing)}; give both the same network, optimizer and parts"
+                )
+
+
 def _setting_problems(path: str, may_change: MayChange, spec: RunSpec) -> Iterator[str]:
     for policy in may_change.policies:
         if (learner := spec.learner_of(policy)) is None:
@@ -99,4 +121,14 @@ def _setting_problem(name: str, bounds: Sequence[float] | None, learner: Learner
     for bound in bounds or ():
         if not setting.low <= bound <= setting.high:
             return f"its bound {bound:g} is not within {setting.low:g} and {setting.high:g}"
-    return None
+    return _schedule_problem(name, setting.value, learner)
+
+
+def _schedule_problem(name: str, value: float, learner: LearnerSpec) -> str | None:
+    """Return why a setting of the algorithm itself may follow no schedule in these spaces and with its others."""
+    algorithm: Any = learner.algorithm
+    if not hasattr(algorithm, name):
+        return None
+    policy, scheduled = learner.policies[0], replace(algorithm, **{name: Linear(value, value, 1)})
+    found, usual = ([*map(str, each.validate(policy.spaces, policy.model))] for each in (scheduled, algorithm))
+    return next((problem for problem in found if problem not in usual), None)

@@ -53,6 +53,10 @@ def goal_problems(experiment: Experiment, policies: Mapping[str, Policy] | None)
         if section in known and name not in known[section]:
             suggestion = meant(name, known[section], f"the {section} are")
             yield f"{path}: there is no {_SINGULAR[section]} {name!r}{suggestion}"
+    yield from _of_callbacks(experiment, known)
+
+
+def _of_callbacks(experiment: Experiment, known: Mapping[str, Collection[str]]) -> Iterator[str]:
     for name, callback in experiment.callbacks.items():
         if isinstance(callback, EarlyStop | PopulationBasedTraining) and isinstance(callback.metric, str):
             key = f"callbacks.{name}.metric {callback.metric}"
@@ -60,6 +64,21 @@ def goal_problems(experiment: Experiment, policies: Mapping[str, Policy] | None)
             paths = [callback.metric] if isinstance(callback, EarlyStop) else callback.metric_paths()
             found = (list(_path_problems(experiment, key, path, known)) for path in paths)
             yield from next((problems for problems in found if problems), [])
+            if isinstance(callback, PopulationBasedTraining):
+                yield from _rare_problems(experiment, f"callbacks.{name}", callback.metric, callback.every_env_steps)
+
+
+def _rare_problems(experiment: Experiment, path: str, metric: str, every: int) -> Iterator[str]:
+    """Yield why a population would be compared without a new value of its metric."""
+    asked = {"log.every_env_steps": experiment.log.every_env_steps}
+    if metric.startswith("eval_"):
+        asked["evaluation.every_env_steps"] = experiment.evaluation.every_env_steps
+    for key, comes in asked.items():
+        if comes > every:
+            yield (
+                f"{path} compares {metric} every {every:,} env steps, and new values come every {comes:,}; set "
+                f"{key}={every}, or a longer {path}.every_env_steps"
+            )
 
 
 def _path_problems(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from marlflow.base.errors import ConfigInvalid, Problem, ProblemKind, Problems
-from marlflow.checks.changes import change_problems
+from marlflow.checks.changes import change_problems, copy_problems
 from marlflow.checks.environment_needs import joint_problems, recorded_critic_problems
 from marlflow.checks.info_columns import column_row_problems, metric_columns
 from marlflow.checks.inspection import InspectedEnv, inspect_env
@@ -370,9 +370,13 @@ WHOLE: Sequence[Phase] = (
         when=_all_have_spaces,
         make=_with_spec,
     ),
-    # Creates actors, for which there may be no memory if that check failed.
+    # Creates actors and learners, for which there may be no memory if that check failed.
     Phase(
-        [lambda it: adaptation_problems(it.run, it.inspected.has_tasks), _nash_conv_problems],
+        [
+            lambda it: adaptation_problems(it.run, it.inspected.has_tasks),
+            lambda it: copy_problems(it.experiment.callbacks, it.run),
+            _nash_conv_problems,
+        ],
         when=nothing_found,
         make=lambda it, problems: replace(it, spec=with_warm_starts(it.run, it.policies, problems)),
     ),

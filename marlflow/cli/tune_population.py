@@ -18,7 +18,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 
 from marlflow.base.random import key
-from marlflow.base.serialization import Tree
+from marlflow.base.serialization import Tree, to_bytes
 from marlflow.cli.arguments import Words
 from marlflow.cli.job import prepared
 from marlflow.cli.sweep_records import Direction, JobRecord, read_records
@@ -26,6 +26,7 @@ from marlflow.config.compose import composing, config_loader
 
 if TYPE_CHECKING:
     from marlflow.config.checked import CheckedExperiment
+    from marlflow.replay.protocol import SavedReplay
 
 FACTORS = (0.8, 1.2)
 _KEPT = ("run", "reports", "recorded")
@@ -66,10 +67,12 @@ class TrialPopulation:
         with (folder / "population.jsonl").open("a", encoding="utf-8") as file:
             for number in ordered[:count]:
                 source = ordered[len(ordered) - 1 - int(generator.integers(count))]
-                if not rank[source] > rank[number]:
+                near = self._near(self.jobs[source], generator)
+                # With equal settings it would do all that its source does, with the same random numbers.
+                if not rank[source] > rank[number] or near == self.jobs[source]:
                     continue
                 copy_checkpoint(folder / str(source), folder / str(number))
-                before, self.jobs[number] = self._settings(number), self._near(self.jobs[source], generator)
+                before, self.jobs[number] = self._settings(number), near
                 line: dict[str, Any] = {"env_steps": env_steps, "trial": number, "score": sign * rank[number]}
                 line |= {"source": source, "source_score": sign * rank[source], "settings": before}
                 file.write(f"{json.dumps({**line, 'new_settings': self._settings(number)})}\n")
@@ -86,16 +89,21 @@ class TrialPopulation:
 
 
 def _near(override: Override, word: str, generator: np.random.Generator) -> str:
-    """Return a value near that of `word`: a neighbor in the list, or a factor more or less within the interval."""
+    """Return a value near that of `word`: a neighbor in the list, or a factor more or less within the interval.
+
+    At an end it is the one within; a whole number changes by 1 at least.
+    """
     if not override.is_interval_sweep():
         listed = [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
-        at = listed.index(word) + (1 if generator.random() < 0.5 else -1)
-        return listed[min(max(at, 0), len(listed) - 1)]
+        at, step = listed.index(word), 1 if generator.random() < 0.5 else -1
+        return listed[at + step if 0 <= at + step < len(listed) else at - step]
     interval: Any = override.value()
-    value = float(word.partition("=")[2]) * FACTORS[int(generator.integers(len(FACTORS)))]
-    is_whole = isinstance(interval.start, int) and isinstance(interval.end, int)
-    near = min(max(round(value) if is_whole else value, interval.start), interval.end)
-    return f"{override.get_key_element()}={near}"
+    value, drawn = float(word.partition("=")[2]), int(generator.integers(len(FACTORS)))
+    moved = [value * factor for factor in (FACTORS[drawn], FACTORS[1 - drawn])]
+    if isinstance(interval.start, int) and isinstance(interval.end, int):
+        moved = [round(each) if round(each) != value else int(value) + (1 if each > value else -1) for each in moved]
+    within = [min(max(each, interval.start), interval.end) for each in moved]
+    return f"{override.get_key_element()}={within[0] if within[0] != value else within[1]}"
 
 
 def copy_checkpoint(source: Path, target: Path) -> None:
@@ -147,11 +155,16 @@ def fixed_problems(
 
 
 def _lasting(checked: CheckedExperiment) -> object:
-    """Return what is the same before and after a resume: the run's identity, and the shapes of its learners."""
+    """Return what is the same before and after a resume: the run's identity, and what learners and replays keep."""
     from marlflow.driver.checkpointing import identity
 
-    shapes = {
-        name: {part: getattr(value, "shape", None) for part, value in _notes(learner.learner().state()).items()}
-        for name, learner in checked.spec.learners.items()
-    }
-    return identity(checked), shapes
+    learners = checked.spec.learners.values()
+    replays = [_terms(each.replay(shard)) for each in learners for shard in range(len(each.replays))]
+    return identity(checked), [each.form() for each in learners], replays
+
+
+def _terms(replay: SavedReplay) -> object:
+    """Return the capacity of an empty replay, what its rows are, and the kind of its sampling."""
+    state = _notes(replay.state())
+    terms = {name: value for name, value in state.items() if name not in ("generator", "sampler")}
+    return replay.capacity, to_bytes(terms), state.get("sampler", {}).get("kind")

@@ -206,6 +206,8 @@ class Callbacks(Service):
                     f"it returned {answer!r}; return None, or marlflow.StopRun(reason) to end the run, or "
                     "marlflow.EvaluateNow() to evaluate, or marlflow.ChangePolicy(...), one or a list"
                 )
+            if changes and not each.path.startswith("callbacks."):
+                raise ValueError("it asked for a change, and a sink changes nothing; name it under callbacks instead")
             for change in changes:
                 self._check_change(change, each.callback.may_change())
             if isinstance(answer, EvaluateNow) and not self._can_evaluate:

@@ -208,6 +208,15 @@ class TorchLearner:
         generator = self.loop.generator.get_state().numpy().copy()
         return {**self.parameters.state(), "generator": generator, "stale_rows_dropped": self.stale_rows_dropped}
 
+    def form(self) -> dict[str, object]:
+        """Return by name what a state must have in common with its own to be restored: shapes, and what it leaves out.
+
+        Buffers are left out, since they never change; so another learner's have to be equal.
+        """
+        arrays = {name: (each.shape, str(each.dtype)) for name, each in self.state().items() if hasattr(each, "dtype")}
+        buffers: Mapping[str, torch.Tensor] = dict(self.module.named_buffers())
+        return {**arrays, **{name: (tuple(each.shape), each.tolist()) for name, each in buffers.items()}}
+
     def load_state(self, state: Tree) -> None:
         """Restore a state; if it does not fit, change nothing and raise CheckpointUnusable."""
         state = with_published(state, len(self.parameters.published_flat))

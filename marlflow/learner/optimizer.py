@@ -113,6 +113,13 @@ class TorchOptimizer:
         return _TorchStepper(optimizer, parameter, learning_rate, max_grad_norm)
 
 
+def entries_of(optimizer: Optimizer) -> list[str]:
+    """Return the names of what an optimizer keeps from one step to the next."""
+    stepper = optimizer.over(torch.zeros(1), torch.zeros(1), 1e-3, math.inf)
+    stepper.step()
+    return sorted(stepper.state())
+
+
 class FlatAdam:
     """Adam of one vector as a fused kernel, with clipping of the gradient's norm."""
 

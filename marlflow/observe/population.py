@@ -86,9 +86,10 @@ class PopulationBasedTraining(Callback):
         self._allowed = {policy: info.policies[policy].settings for policy in self.policies}
         path = info.run_dir / POPULATION
         if info.resumed is not None and path.exists():
-            lines = path.read_text(encoding="utf-8").splitlines()
+            # Text after the last newline is empty, or a line that a crash cut off.
+            *lines, cut_off = path.read_text(encoding="utf-8").split("\n")
             kept = [line for line in lines if json.loads(line)["env_steps"] <= info.resumed.env_steps]
-            if len(kept) < len(lines):
+            if cut_off or len(kept) < len(lines):
                 with replacing(path) as aside:
                     aside.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
         self._file = AppendedFile(path)

@@ -140,6 +140,9 @@ class DatasetWorker:
         batch, times = worker_stages(batch)
         return replace(receipt, rows=batch.rows, stage_times=times), batch
 
+    def drop_unfinished(self, policies: Collection[str]) -> None:
+        self._worker.drop_unfinished(policies)
+
     def evaluate(self, request: EvaluationRequest) -> Evaluated:
         return self._worker.evaluate(request)
 
@@ -190,6 +193,9 @@ class OfflineWorker:
     def collect(self, ticks: int, request: Request = NOTHING_NEW) -> tuple[Receipt, dict[str, Batch]]:
         next_episodes = dict.fromkeys(self._env_indices, 0)
         return Receipt(self._number, 0, 0, (), {}, 0, 0.0, 0.0, 0.0, next_episodes=next_episodes), {}
+
+    def drop_unfinished(self, policies: Collection[str]) -> None:
+        return
 
     def evaluate(self, request: EvaluationRequest) -> Evaluated:
         # Environments are opened only when needed: many offline runs never evaluate.

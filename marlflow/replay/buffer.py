@@ -146,6 +146,10 @@ class StoredReplay(Generic[Drawn]):
         self._sampler = self._build_sampler()
 
     @property
+    def capacity(self) -> int:
+        return self._store.capacity
+
+    @property
     def stored(self) -> int:
         """The agent steps stored."""
         return self._store.agent_steps

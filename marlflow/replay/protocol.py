@@ -58,6 +58,11 @@ class SavedReplay(Replay, Protocol):
     place: Place | None
 
     @property
+    def capacity(self) -> int:
+        """The most agent steps that it holds."""
+        ...
+
+    @property
     def stored(self) -> int:
         """The agent steps stored."""
         ...

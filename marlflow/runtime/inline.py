@@ -73,6 +73,9 @@ class InlineWorkers:
     async def collect_next(self, request: Request | None, assign: Assign | None = None) -> Round:
         if request is None:
             raise RuntimeError("nothing is under way: each worker is done when it is asked")
+        # Each request is for one worker alone, and all of them have rows from before a reset.
+        for worker in self._workers if request.reset else ():
+            worker.drop_unfinished(request.reset)
         # Workers take turns, so that asynchronous runs are deterministic, too.
         receipt, batches = self._collect(request.round % len(self._workers), request, assign)
         return make_round(request.round, [receipt], [batches])

@@ -21,6 +21,7 @@ from marlflow.flow.relocate import Where
 from marlflow.learner.compute import Compute
 from marlflow.learner.gradient_exchange import ClockLimit, UpdateLimit
 from marlflow.learner.learner import TorchLearner
+from marlflow.learner.optimizer import entries_of
 from marlflow.offline.dataset import Dataset
 from marlflow.offline.dataset_reader import DatasetReader, DatasetWorker, OfflineWorker
 from marlflow.offline.dataset_writer import DatasetTarget
@@ -171,6 +172,13 @@ class LearnerSpec:
             learner.parameters.load_actor(policy, flat)
         learner.loop.limit = self.update_limit
         return learner
+
+    def form(self) -> Mapping[str, object]:
+        """Return by name what another learner must have in common with it to continue with its state."""
+        optimizer = getattr(self.algorithm, "optimizer", None)
+        # Torch's optimizers make their state at the first step.
+        entries = [] if optimizer is None else entries_of(optimizer)
+        return {**self._learner(replace(self.compute, device="cpu")).form(), "optimizer": entries}
 
     def with_fresh_seed(self, reset: int) -> LearnerSpec:
         """Return the spec with the random initial parameters of its `reset`-th reset, none of another run."""

@@ -110,6 +110,10 @@ class Worker(Protocol):
         """
         ...
 
+    def drop_unfinished(self, policies: Collection[str]) -> None:
+        """Drop the unfinished rows and the memories of these policies, as a collect does first with `Request.reset`."""
+        ...
+
     def evaluate(self, request: EvaluationRequest) -> Evaluated:
         """Play evaluation episodes in separate environments; training state is unchanged.
 

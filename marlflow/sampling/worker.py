@@ -156,7 +156,7 @@ class RolloutWorker:
                 self._writer.write_full()
         except OSError as error:
             self._faults.report(self._write_fault(error))
-        self._drop_unfinished(request.reset)
+        self.drop_unfinished(request.reset)
         self.remove_frozen(request.forget)
         self._table.trim(self._runner.lanes.entry_of, self._runner.lanes.row_of)
         self._add_frozen(request.frozen)
@@ -193,7 +193,7 @@ class RolloutWorker:
         leaving = [entry for entry in entries if entry in self._table and entry not in seated]
         self._table.remove(leaving)
 
-    def _drop_unfinished(self, policies: Collection[str]) -> None:
+    def drop_unfinished(self, policies: Collection[str]) -> None:
         # Open rows have actions of the weights before the reset, and memories were computed by them.
         for policy in policies:
             if (acting := self._table.live.get(policy)) is not None:

@@ -9,9 +9,13 @@ import numpy as np
 import pytest
 
 from marlflow.base.serialization import from_bytes
+from marlflow.checks.commands import check
+from marlflow.checks.validation import from_config
+from marlflow.cli.arguments import Words
+from marlflow.cli.job import prepared
 from marlflow.cli.sweep_records import JobRecord
 from marlflow.cli.tune import TuneTrial, jobs_of
-from marlflow.cli.tune_population import TrialPopulation, sweeps_of
+from marlflow.cli.tune_population import TrialPopulation, _near, fixed_problems, sweeps_of
 from marlflow.config.compose import composing
 from marlflow.observe.sinks import read_metrics
 from marlflow.runs.checkpoint_format import notes_of
@@ -56,6 +60,7 @@ def test_a_copy_has_what_its_source_learned_with_settings_near_its_own(tmp_path:
             assert line["settings"] == first[line["trial"]][-2:]
             old, new = (float(job[-2].partition("=")[2]) for job in (first[line["source"]], of.jobs[line["trial"]]))
             assert new in [min(max(old * factor, 1e-5), 1e-2) for factor in (0.8, 1.2)]
+            assert new != old
             assert line["score"] < line["source_score"]
         for number in range(len(jobs)):
             trial(number, lambda *_: True)
@@ -96,6 +101,35 @@ def test_who_copies_whom(direction: str, tmp_path: Path, monkeypatch: pytest.Mon
     assert copied == []
 
 
+@pytest.mark.parametrize(
+    ("sweep", "value", "near"),
+    [
+        ("int(interval(1,8))", "1", {"2"}),
+        ("int(interval(1,8))", "2", {"1", "3"}),
+        ("int(interval(1,8))", "7", {"6", "8"}),
+        ("int(interval(1,8))", "8", {"6"}),
+        ("interval(0.1,0.5)", "0.5", {"0.4"}),
+        ("2,4,8", "8", {"4"}),
+        ("2,4,8", "4", {"2", "8"}),
+    ],
+)
+def test_a_value_near_another_is_another(sweep: str, value: str, near: set[str]) -> None:
+    (override,) = sweeps_of([f"k={sweep}"])
+    generator = np.random.default_rng(0)
+    assert {_near(override, f"k={value}", generator) for _ in range(40)} == {f"k={each}" for each in near}
+
+
+def test_a_trial_that_would_repeat_its_source_does_not_copy_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "marlflow.cli.tune_population.copy_checkpoint", lambda *_: pytest.fail("it was to copy nothing")
+    )
+    jobs = [["k=0.5"], ["k=0.0"]]
+    TrialPopulation(jobs, sweeps_of(["k=interval(0.0,1.0)"]), 1, 2, 0.5, "maximize", 0)._copy(
+        1, 1, tmp_path, records_of(1.0, 2.0)
+    )
+    assert jobs == [["k=0.5"], ["k=0.0"]]
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of Ray Tune
 def test_the_command_runs_all_generations_and_names_the_best(marlflow: Marlflow, tmp_path: Path) -> None:
@@ -125,3 +159,24 @@ def test_what_cannot_change_over_a_resume_is_refused(
     assert said.code == 2
     assert named is None or f"{named} cannot change over a resume; give it one value, or use scheduler=asha" in said.err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "is_refused"),
+    [
+        (["replay_agent_steps=2000,4000"], True),
+        (["prioritized=false,true"], True),
+        (["n_step=1,3"], True),
+        (["atoms=11", "value_max=10,100"], True),
+        (["target_every_updates=10,20"], False),
+    ],
+)
+def test_what_a_learner_or_a_replay_keeps_cannot_change(words: list[str], is_refused: bool) -> None:
+    usual = (word.replace("cart=ppo", "cart=dqn") for word in ("runtime=inline", *TUNE))
+    all_words = (*usual, OBJECTIVE, *(f"policies.cart.algorithm.{word}" for word in words))
+    with composing():
+        jobs = jobs_of(all_words, None, 0)
+    ready = prepared(Words(overrides=jobs[0], config_dirs=[]))
+    problems = list(fixed_problems(check(from_config(ready.config, ready.problems)), jobs, sweeps_of(all_words), []))
+    named = f"policies.cart.algorithm.{words[-1].partition('=')[0]} cannot change over a resume"
+    assert [named in problem for problem in problems] == [True] * is_refused

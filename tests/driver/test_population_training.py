@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import ray
+import torch
 
 import marlflow as mf
 from marlflow.checks.validation import ready
@@ -34,6 +35,7 @@ DQN = mf.DQN(
     batch_agent_steps=16, train_every_agent_steps=5, learning_starts_agent_steps=20, replay_agent_steps=400, epsilon=0.1
 )
 SAC = mf.SAC(batch_agent_steps=16, train_every_agent_steps=5, learning_starts_agent_steps=20, replay_agent_steps=400)
+SGD = mf.TorchOptimizer(torch.optim.SGD, {"momentum": 0.9})
 RATES = dict(zip(NAMES, (1e-5, 1e-4, 1e-3, 1e-2), strict=True))
 
 
@@ -154,6 +156,16 @@ def test_compiled_updates_take_changed_settings(tmp_path: Path) -> None:
     assert (sooner["learner.d"]["vector"] != later["learner.d"]["vector"]).any()
 
 
+def test_a_resume_drops_a_line_that_a_crash_cut_off(tmp_path: Path) -> None:
+    mf.train(run(env_steps=480), tmp_path / "parts")
+    with (tmp_path / "parts" / POPULATION).open("a") as file:
+        file.write('{"env_steps": 480, "pol')
+    result = mf.resume(run(env_steps=640), tmp_path / "parts")
+    assert not result.metrics["faults"]["callbacks_failed"]
+    mf.train(run(env_steps=640), tmp_path / "whole")
+    assert lines(tmp_path / "parts") == lines(tmp_path / "whole")
+
+
 def test_a_change_that_waits_is_made_after_a_resume(tmp_path: Path) -> None:
     # The first run ends in the round in which its population is compared.
     mf.train(run(env_steps=160), tmp_path / "parts")
@@ -272,7 +284,8 @@ def test_values_stay_in_the_range_of_their_field(tmp_path: Path) -> None:
 def test_an_evaluation_can_be_the_score(tmp_path: Path) -> None:
     callback = population(metric="eval_return_mean")
     evaluation = mf.Evaluation(every_env_steps=160, episodes=2, time_share=None)
-    resumed = resumes_exactly(run(callback=callback, evaluation=evaluation), tmp_path, 480)
+    log = mf.Log(every_env_steps=160, console="none", tensorboard=False)
+    resumed = resumes_exactly(run(callback=callback, evaluation=evaluation, log=log), tmp_path, 480)
     told = {record["env_steps"]: record for record in reports(resumed.whole)}
     compared = [line for line in lines(resumed.whole) if line["env_steps"] in told]
     assert compared
@@ -305,6 +318,13 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"a": mf.Policy(mf.PPO(learning_rate=mf.Linear(1e-3, 1e-4, 100)), SMALL)}, "follows a schedule of its own"),
     ({}, {"b": mf.Policy(DQN, SMALL)}, "policies 'a' and 'b' cannot copy each other, since their networks differ"),
     ({}, {"c": mf.Policy(PPO, mf.MLP((8,)))}, "policies 'a' and 'c' cannot copy each other"),
+    ({}, {"b": mf.Policy(replace(PPO, optimizer=SGD), SMALL)}, "'a' and 'b' cannot copy each other, since their"),
+    ({}, {"b": mf.Policy(replace(PPO, shared_torso=True), SMALL)}, "'a' and 'b' cannot copy each other, since their"),
+    (
+        {},
+        {"b": mf.Policy(replace(PPO, parts={"values": mf.PopArt()}), SMALL)},
+        "their learners differ in vector; give both",
+    ),
     (
         {},
         {"d": mf.Policy(mf.Random(), SMALL)},
@@ -327,6 +347,43 @@ def test_what_cannot_be_is_refused_in_one_sentence(
     with pytest.raises(mf.ConfigInvalid) as refused:
         ready(replace(experiment, policies={**experiment.policies, **policies}))
     assert sum(sentence in str(problem) for problem in refused.value.problems) >= 1, refused.value.problems
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"value_max": 100.0}, r"differ in \S*support; give both"),
+        ({"optimizer": mf.TorchOptimizer(torch.optim.RMSprop)}, "differ in optimizer; give both"),
+    ],
+)
+def test_learners_that_keep_something_else_cannot_copy_each_other(changes: dict[str, Any], named: str) -> None:
+    experiment = run(replace(DQN, atoms=11, value_max=10.0, optimizer=SGD))
+    other = replace(experiment.policies["a"].algorithm, **changes)  # type: ignore[type-var]
+    policies = {**experiment.policies, "d": mf.Policy(other, SMALL)}
+    with pytest.raises(mf.ConfigInvalid, match=f"policies 'a' and 'd' cannot copy .* {named}"):
+        ready(replace(experiment, policies=policies))
+
+
+def test_a_setting_that_may_follow_no_schedule_cannot_be_perturbed() -> None:
+    experiment = run(replace(DQN, atoms=11), callback=population(settings={"huber_delta": [0.5, 2.0]}))
+    with pytest.raises(mf.ConfigInvalid, match=r"cannot change huber_delta of policy 'a' .* has no Huber loss"):
+        ready(experiment)
+
+
+@pytest.mark.parametrize(
+    ("metric", "changes", "key"),
+    [
+        ("return_mean", {"log": mf.Log(every_env_steps=161)}, "log.every_env_steps"),
+        (
+            "eval_return_mean",
+            {"evaluation": mf.Evaluation(every_env_steps=161, episodes=2)},
+            "evaluation.every_env_steps",
+        ),
+    ],
+)
+def test_a_metric_that_is_rarer_than_comparisons_is_refused(metric: str, changes: dict[str, Any], key: str) -> None:
+    with pytest.raises(mf.ConfigInvalid, match=f"new values come every 161; set {key}=160, or a longer"):
+        ready(run(callback=population(metric=metric), **changes))
 
 
 def test_a_policy_in_two_populations_is_refused() -> None:
@@ -410,6 +467,16 @@ def test_a_change_that_was_not_declared_is_a_fault(
     result = mf.train(run(callback=Asks(change, declared), env_steps=480), tmp_path)
     assert result.metrics["faults"]["callbacks_failed"] == 1
     assert problem in (tmp_path / "run.log").read_text()
+
+
+def test_a_sink_that_asks_for_a_change_is_a_fault(tmp_path: Path) -> None:
+    experiment = run(callbacks={}, env_steps=480)
+    log = replace(experiment.log, sinks={"asks": Asks(mf.ChangePolicy("a", "b"), AB)})
+    result = mf.train(replace(experiment, log=log), tmp_path)
+    assert result.metrics["faults"]["callbacks_failed"] == 1
+    told = (tmp_path / "run.log").read_text()
+    assert "a sink changes nothing; name it under callbacks instead" in told
+    assert "continues as a copy" not in told
 
 
 def test_a_callback_of_the_users_changes_settings_alone(tmp_path: Path) -> None:
