@@ -314,6 +314,9 @@ def _fit_protocol(value: Any, hint: type, path: str, problems: list[str]) -> Any
         return value
     if isinstance(value, Mapping):
         return _without_target(path, problems)
+    if isinstance(value, str | int | float | types.NoneType):
+        # What such a value lacks is no help.
+        return _misfit(value, hint, path, problems)
     problems.append(f"{path}: {type(value).__name__} is no {hint.__name__}: it has no {', '.join(lacking)}")
     return LEFT
 

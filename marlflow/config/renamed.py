@@ -28,18 +28,17 @@ KEYS: Final = {
     "waiting_fragments": "queue_fragments",
 }
 _RANGE: Final = "Annotated[int, Range(0, <at most>)] on each of its fields"
-_REWARDS: Final = "rewards={_target_: marlflow.RewardUnit}, or null for false"
-_VALUES: Final = "values={_target_: marlflow.PopArt}, or null for false"
+_VALUES: Final = "parts@{parts}.values=pop_art, or {parts}.values=null for false"
 _PARTS: Final = {
-    "cost_limit": "cost={_target_: marlflow.CostLimit, limit: <limit>}",
-    "initial_multiplier": "cost.initial_multiplier",
-    "kl_to_reference": "reference={_target_: marlflow.KLToReference, beta: <beta>}",
-    "multiplier_learning_rate": "cost.multiplier_learning_rate",
+    "cost_limit": "parts@{parts}.cost=cost_limit {parts}.cost.limit=<limit>",
+    "initial_multiplier": "{parts}.cost.initial_multiplier",
+    "kl_to_reference": "parts@{parts}.reference=kl_to_reference {parts}.reference.beta=<beta>",
+    "multiplier_learning_rate": "{parts}.cost.multiplier_learning_rate",
     "normalise_returns": _VALUES,
-    "normalize_rewards": _REWARDS,
+    "normalize_rewards": "parts@{parts}.rewards=reward_unit, or {parts}.rewards=null for false",
     "normalize_values": _VALUES,
 }
-"""Settings that have become those of parts, under the names that the shipped groups of parts are shown with."""
+"""Settings that have become parts: what to write on the command line, where `parts` is the key of an algorithm."""
 _LIMIT: Final = ("a limit on costs", CostLimit(0.0))
 _POP_ART: Final = ("normalization of values", PopArt())
 _NOT_OF_ALL: Final = {
@@ -72,7 +71,7 @@ def unknown_key(path: str, key: str, known: Collection[str], owner: str) -> str:
     if unfit := _without(part, owner):
         return f"there is no {path}; {subject} has become a part, and {unfit}"
     if key in _PARTS and "parts" in known:
-        return f"there is no {path}; it has become {path.removesuffix(key)}parts.{_PARTS[key]}"
+        return f"there is no {path}; it has become {_PARTS[key].format(parts=f'{path.removesuffix(key)}parts')}"
     if key in ("extra_losses", "parts"):
         return f"there is no {path}: {owner} does not learn, so nothing can be added to it"
     if own := own_key(path, key, known):

@@ -209,9 +209,9 @@ class TorchLearner:
         return {**self.parameters.state(), "generator": generator, "stale_rows_dropped": self.stale_rows_dropped}
 
     def form(self) -> dict[str, object]:
-        """Return by name what a state must have in common with its own to be restored: shapes, and what it leaves out.
+        """Return by name what a state must have in common with its own to be restored: shapes, and values of buffers.
 
-        Buffers are left out, since they never change; so another learner's have to be equal.
+        A state has no buffers, since they never change; so another learner's have to be equal.
         """
         arrays = {name: (each.shape, str(each.dtype)) for name, each in self.state().items() if hasattr(each, "dtype")}
         buffers: Mapping[str, torch.Tensor] = dict(self.module.named_buffers())

@@ -168,7 +168,10 @@ REFUSED: Mapping[str, tuple[Any, str]] = {
         "does not depend on the parameters that its loss group trains; give it another group=...",
     ),
     "raises": (lambda module, rows: rows["nothing"], "breaks on 2 rows of this policy's spaces: KeyError: 'nothing'"),
-    "a text as coefficient": (ExtraLoss(entropy_floor, "0.1"), "own.coefficient: str is no Schedule"),  # type: ignore[arg-type]
+    "a text as coefficient": (
+        ExtraLoss(entropy_floor, "0.1"),
+        "own.coefficient must be a number or Schedule or null, not '0.1'",
+    ),  # type: ignore[arg-type]
     "nan as coefficient": (ExtraLoss(entropy_floor, float("nan")), "own.coefficient must be a finite number, not nan"),
     "true as coefficient": (
         Coefficient(True),

@@ -176,6 +176,7 @@ def test_other_algorithms_have_no_limit_and_say_so(algorithm: str) -> None:
 def test_settings_of_before_are_answered_with_parts(prefix: str) -> None:
     (problem,) = refusals(mf.ConfigInvalid, lambda: experiment_of(*car("ppo", f"{prefix}{OWN}.kl_to_reference=.1")))
     assert problem == (
-        "there is no policies.car.algorithm.kl_to_reference; it has become policies.car.algorithm.parts.reference="
-        "{_target_: marlflow.KLToReference, beta: <beta>}"
+        "there is no policies.car.algorithm.kl_to_reference; it has become "
+        "parts@policies.car.algorithm.parts.reference=kl_to_reference "
+        "policies.car.algorithm.parts.reference.beta=<beta>"
     )

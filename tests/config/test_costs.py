@@ -160,7 +160,11 @@ def test_what_cannot_be_read_of_infos_is_refused(
             {"reward_from": {"cost": 1.0}, "columns": {"cost": "info"}},
             "set policies.team.columns.cost=credited",
         ),
-        (ROADS, {"reward_from": {"cost": "one"}}, "policies.team.reward_from.cost: str is no Schedule"),
+        (
+            ROADS,
+            {"reward_from": {"cost": "one"}},
+            "policies.team.reward_from.cost must be a number or Schedule, not 'one'",
+        ),
         (ROADS, {"reward_from": {"cost": mf.Linear(float("inf"), 0, 5)}}, "reward_from.cost.start must be a finite"),
     ],
 )

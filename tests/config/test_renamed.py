@@ -130,7 +130,9 @@ def test_a_limit_on_costs_is_offered_only_to_algorithms_that_can_have_it(setting
             "weighs rewards and costs; use ppo, mappo or sac, or leave the part out"
         ]
     (problem,) = problems_of_overrides("policy@policies.cart=sac", f"{key}=0.5")
-    assert problem.startswith(f"there is no {key}; it has become policies.cart.algorithm.parts.cost")
+    parts = "policies.cart.algorithm.parts"
+    new = f"parts@{parts}.cost=cost_limit {parts}.cost.limit=" if setting == "cost_limit" else f"{parts}.cost.{setting}"
+    assert problem.startswith(f"there is no {key}; it has become {new}")
 
 
 @pytest.mark.parametrize("setting", ["normalize_values", "normalise_returns"])
@@ -142,16 +144,16 @@ def test_normalization_of_values_is_offered_only_to_algorithms_with_a_critic(set
     ]
     for name in ("ppo", "a2c", "impala", "appo"):
         assert problems_of_overrides(f"policy@policies.cart={name}", f"{key}=true") == [
-            f"there is no {key}; it has become policies.cart.algorithm.parts.values={{_target_: marlflow.PopArt}}, or "
-            "null for false"
+            f"there is no {key}; it has become parts@policies.cart.algorithm.parts.values=pop_art, or "
+            "policies.cart.algorithm.parts.values=null for false"
         ]
 
 
 def test_normalization_of_rewards_is_offered_to_teams() -> None:
     key, told = "policies.cart.algorithm.normalize_rewards", "there is no policies.cart.algorithm.normalize_rewards; "
     assert problems_of_overrides("policy@policies.cart=vdn", f"{key}=true") == [
-        f"{told}it has become policies.cart.algorithm.parts.rewards={{_target_: marlflow.RewardUnit}}, or null for "
-        "false"
+        f"{told}it has become parts@policies.cart.algorithm.parts.rewards=reward_unit, or "
+        "policies.cart.algorithm.parts.rewards=null for false"
     ]
     (problem,) = problems_of_overrides("policy@policies.cart=ppo", f"{key}=true")
     assert problem.startswith(f"{told}normalization of rewards has become a part, and ppo cannot have a RewardUnit")

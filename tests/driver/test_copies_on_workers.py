@@ -1,4 +1,4 @@
-"""A policy that copies another one begins anew on every worker, also if each request is for one worker alone."""
+"""A policy that copies another one drops its rows on every worker, also if each request is for one worker alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.driver.test_population_training import run
 
 
 def test_every_worker_drops_what_a_policy_had_before_it_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # What each worker has not dropped yet.
+    # By worker, the policies whose rows it has not dropped yet.
     left: dict[int, set[str]] = {0: set(), 1: set()}
     make, collect, drop = PolicyChanges.make, RolloutWorker.collect, RolloutWorker.drop_unfinished
     copied: list[str] = []
