@@ -305,10 +305,11 @@ def jobs_of(overrides: Sequence[str], samples: int | None, seed: int) -> list[li
 
     Without `samples`, there is a job for each combination of values, and the last key changes fastest. With it, each
     job draws its values independently: one of a list or range with equal probability, and from an interval uniformly,
-    or uniformly in the logarithm with `tag(log, interval(...))`. Raises ConfigInvalid for an interval without samples.
+    or uniformly in the logarithm with `tag(log, interval(...))`. Where no key has several values, there is one job.
+    Raises ConfigInvalid for an interval without samples.
     """
     parsed = OverridesParser.create(config_loader()).parse_overrides(list(overrides))
-    if samples is None:
+    if samples is None or not any(_has_several(override) for override in parsed):
         return _combinations(parsed)
     generator = np.random.default_rng(seed)
     draws = [_draw(override) for override in parsed]
@@ -320,6 +321,10 @@ def _combinations(parsed: Sequence[Override]) -> list[list[str]]:
         raise ConfigInvalid([f"{line} has any number of values; say how many trials: samples=20" for line in lacking])
     values = [_listed(override) if override.is_sweep_override() else [str(override.input_line)] for override in parsed]
     return [list(job) for job in itertools.product(*values)]
+
+
+def _has_several(override: Override) -> bool:
+    return override.is_interval_sweep() or (override.is_sweep_override() and len(_listed(override)) > 1)
 
 
 def _listed(override: Override) -> list[str]:

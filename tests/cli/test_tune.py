@@ -96,6 +96,10 @@ def test_all_trials_are_in_the_table_and_the_best_is_named(marlflow: Marlflow, t
     ("words", "message"),
     [
         ([OBJECTIVE], "tune needs several values to choose from: list them"),
+        ([OBJECTIVE, "samples=4", "scheduler=asha"], "tune needs several values to choose from: list them"),
+        ([OBJECTIVE, "samples=4", "scheduler=pbt"], "tune needs several values to choose from: list them"),
+        ([OBJECTIVE, "samples=4", "scheduler=none"], "tune needs several values to choose from: list them"),
+        ([OBJECTIVE, "samples=4", "seed=choice(3)"], "tune needs several values to choose from: list them"),
         (["seed=1,2"], "marlflow tune goes by a figure of each job, and objective is null; set objective="),
         (
             [OBJECTIVE, "seed=1,2", "runtime=ray"],
