@@ -110,8 +110,10 @@ def _run(
 
 def _generations(trial: TuneTrial, population: TrialPopulation) -> Iterator[TuneTrial]:
     for jobs, until, is_resumed in population.generations(trial.folder, trial.records):
-        with_end = tuple((*job, f"stop.env_steps={until}") for job in jobs)
-        yield replace(trial, jobs=with_end, fixed=trial.fixed | {"stop.env_steps"}, is_resumed=is_resumed)
+        end = [f"stop.env_steps={until}", *(population.at_pauses if until < population.most else ())]
+        fixed = trial.fixed | {word.partition("=")[0] for word in end}
+        with_end = tuple((*job, *end) for job in jobs)
+        yield replace(trial, jobs=with_end, fixed=fixed, is_resumed=is_resumed)
 
 
 def _ray_tune() -> Any:
@@ -164,7 +166,7 @@ def _schedule(experiment: Experiment, arguments: Arguments) -> _Schedule | None:
     if experiment.log.every_env_steps > grace:
         problems.append(_too_rare("reports come", "log.every_env_steps", experiment.log.every_env_steps, grace))
     evaluation = experiment.evaluation
-    if ".eval_" in str(experiment.objective) and (evaluation.every_env_steps or most) > grace:
+    if _is_of_evaluation(experiment) and (evaluation.every_env_steps or most) > grace:
         every = evaluation.every_env_steps or most
         problems.append(_too_rare("evaluations are made", "evaluation.every_env_steps", every, grace))
     if problems:
@@ -177,15 +179,46 @@ def _population(
 ) -> TrialPopulation | None:
     if arguments["scheduler"] != "pbt":
         return None
-    most, every = checked.experiment.stop.env_steps, arguments["every_env_steps"]
+    experiment, a_round = checked.experiment, checked.spec.round_env_steps
+    most = experiment.stop.env_steps
     if most is None:
         raise ConfigInvalid(["scheduler=pbt needs the end of a trial in env steps: set stop.env_steps"])
-    every = every or max(1, most // 10)
+    # In whole rounds, so that a trial trains equally long between all comparisons.
+    every = arguments["every_env_steps"] or a_round * math.ceil(most / 10 / a_round)
+    if every < a_round:
+        raise ConfigInvalid(
+            [
+                f"every_env_steps={every:,} is less than a round, the least that a trial trains: {a_round:,} "
+                f"env steps; set every_env_steps={a_round}, or lower rollouts.fragment_env_steps"
+            ]
+        )
+    if a_round * math.ceil(every / a_round) >= most:
+        raise ConfigInvalid(
+            [
+                f"scheduler=pbt would first compare trials at {every:,} env steps (every_env_steps), at the end of a "
+                f"round of {a_round:,}, and stop.env_steps={most:,}; raise stop.env_steps"
+            ]
+        )
     sweeps = sweeps_of(_overrides(ready))
     if problems := list(fixed_problems(checked, jobs, sweeps, arguments["config_dir"])):
         raise ConfigInvalid(problems)
-    own, seed = [list(job) for job in jobs], arguments["search_seed"]
-    return TrialPopulation(own, sweeps, every, most, arguments["quantile"], arguments["direction"], seed)
+    # Callbacks may use evaluations, or ask for them.
+    is_evaluated = _is_of_evaluation(experiment) or any(one is not None for one in experiment.callbacks.values())
+    return TrialPopulation(
+        [list(job) for job in jobs],
+        sweeps,
+        every,
+        most,
+        arguments["quantile"],
+        arguments["direction"],
+        arguments["search_seed"],
+        a_round,
+        () if is_evaluated else ("evaluation.final_episodes=0",),
+    )
+
+
+def _is_of_evaluation(experiment: Experiment) -> bool:
+    return ".eval_" in str(experiment.objective)
 
 
 def _too_rare(what: str, key: str, every: int, grace: int) -> str:
@@ -273,7 +306,7 @@ COMMAND = Command(
         ),
         Option(
             "every_env_steps",
-            "env steps between comparisons of pbt; by default stop.env_steps / 10",
+            "env steps between comparisons of pbt; by default stop.env_steps / 10, in whole rounds",
             "whole number",
             "N",
             low=1,
