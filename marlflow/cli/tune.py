@@ -59,7 +59,7 @@ def run_tune(arguments: Arguments) -> int:
     ready = prepared(parsed)
     checked = check_run(ready, [*ready.problems, *_problems(ready, arguments)], several=True)
     jobs = _jobs(ready, arguments)
-    schedule = _schedule(checked.experiment, arguments)
+    schedule = _schedule(checked, arguments)
     population = _population(checked, ready, jobs, arguments)
     template = new_folder_of(ready.config, several=True)
     sweep = Sweep(words, ready.config, ready.fixed, sweep_folder(ready.config, template), arguments["direction"])
@@ -153,9 +153,10 @@ def _jobs(ready: Prepared, arguments: Arguments) -> list[list[str]]:
     return jobs
 
 
-def _schedule(experiment: Experiment, arguments: Arguments) -> _Schedule | None:
+def _schedule(checked: CheckedExperiment, arguments: Arguments) -> _Schedule | None:
     if arguments["scheduler"] != "asha":
         return None
+    experiment, a_round = checked.experiment, checked.spec.round_env_steps
     most = experiment.stop.env_steps
     if most is None:
         raise ConfigInvalid(["scheduler=asha needs the end of a trial in env steps: set stop.env_steps"])
@@ -163,12 +164,16 @@ def _schedule(experiment: Experiment, arguments: Arguments) -> _Schedule | None:
     problems = []
     if grace >= most:
         problems.append(f"grace_env_steps={grace:,} must be less than stop.env_steps={most:,}")
-    if experiment.log.every_env_steps > grace:
-        problems.append(_too_rare("reports come", "log.every_env_steps", experiment.log.every_env_steps, grace))
+    # Reports and evaluations come at the end of a round.
+    longest = a_round * max(1, grace // a_round)
+    if experiment.log.every_env_steps > max(grace, longest):
+        problems.append(
+            _too_rare("reports come", "log.every_env_steps", experiment.log.every_env_steps, grace, longest)
+        )
     evaluation = experiment.evaluation
-    if _is_of_evaluation(experiment) and (evaluation.every_env_steps or most) > grace:
+    if _is_of_evaluation(experiment) and (evaluation.every_env_steps or most) > max(grace, longest):
         every = evaluation.every_env_steps or most
-        problems.append(_too_rare("evaluations are made", "evaluation.every_env_steps", every, grace))
+        problems.append(_too_rare("evaluations are made", "evaluation.every_env_steps", every, grace, longest))
     if problems:
         raise ConfigInvalid(problems)
     return _Schedule(grace, most)
@@ -221,10 +226,10 @@ def _is_of_evaluation(experiment: Experiment) -> bool:
     return ".eval_" in str(experiment.objective)
 
 
-def _too_rare(what: str, key: str, every: int, grace: int) -> str:
+def _too_rare(what: str, key: str, every: int, grace: int, longest: int) -> str:
     return (
         f"asha first compares trials at {grace:,} env steps (grace_env_steps), and {what} every {every:,}; "
-        f"set {key}={grace}, or a longer grace_env_steps"
+        f"set {key}={longest}, or a longer grace_env_steps"
     )
 
 

@@ -111,7 +111,11 @@ def test_all_trials_are_in_the_table_and_the_best_is_named(marlflow: Marlflow, t
         ),
         (
             [OBJECTIVE, "seed=1,2", "log.every_env_steps=10000"],
-            "and reports come every 10,000; set log.every_env_steps=25",
+            "at 25 env steps (grace_env_steps), and reports come every 10,000; set log.every_env_steps=100",
+        ),
+        (
+            [OBJECTIVE, "seed=1,2", "log.every_env_steps=10000", "grace_env_steps=250"],
+            "at 250 env steps (grace_env_steps), and reports come every 10,000; set log.every_env_steps=200",
         ),
         (
             [OBJECTIVE, "seed=1,2", "stop.env_steps=null", "stop.time_s=9"],
