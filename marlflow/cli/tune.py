@@ -93,7 +93,7 @@ def _run(
             str(sweep.config.objective),
         )
         try:
-            with _shown_as_they_end(records):
+            with _shown_as_they_end(records, None if population is None else f"stop.env_steps={population.most}"):
                 runs = [trial] if population is None else _generations(trial, population)
                 ended_by = run_trials(runs, len(jobs), asha, sweep.direction, parallel, sweep.folder / ".tune")
         finally:
@@ -240,8 +240,8 @@ def _cpus() -> int:
 
 
 @contextmanager
-def _shown_as_they_end(records: Path) -> Iterator[None]:
-    """Print a line for each trial that has ended."""
+def _shown_as_they_end(records: Path, end: str | None) -> Iterator[None]:
+    """Print a line for each trial that has ended, or paused: by env steps, but not by its `end`."""
     shown: set[tuple[int, int | None]] = set()
     finished = threading.Event()
 
@@ -251,7 +251,9 @@ def _shown_as_they_end(records: Path) -> Iterator[None]:
                 shown.add((record.number, record.env_steps))
                 objective = "-" if record.objective is None else f"{record.objective:,.6g}"
                 at = "" if record.env_steps is None else f" at {record.env_steps:,} env steps"
-                print(f"{record.name} ended by {record.ended_by}{at}, objective {objective}", flush=True)
+                is_pause = end is not None and record.ended_by.startswith("stop.env_steps=") and record.ended_by != end
+                how = "paused" if is_pause else f"ended by {record.ended_by}"
+                print(f"{record.name} {how}{at}, objective {objective}", flush=True)
 
     def watch() -> None:
         while not finished.wait(_POLL_S):

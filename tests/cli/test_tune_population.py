@@ -139,7 +139,9 @@ def test_the_command_runs_all_generations_and_names_the_best(marlflow: Marlflow,
     said = marlflow("tune", *words, evaluated, "scheduler=pbt", "parallel=2", "hydra.sweep.dir=several")
     assert said.code == 0, said.err
     assert "3 trials, 2 at a time; the worse ones copy the better ones every 200 env steps" in said.out
-    assert said.out.count("ended by stop.env_steps=200") == said.out.count(", objective ") / 2 == 3
+    assert said.out.count(" paused at 200 env steps, objective ") == 3
+    assert said.out.count(" ended by stop.env_steps=400 at 400 env steps, objective ") == 3
+    assert said.out.count(", objective ") == 6
     assert "; what it learned is in several/" in said.out.splitlines()[-1]
     for number in range(3):
         assert newest(tmp_path / "several" / str(number)).env_steps == 400
