@@ -230,7 +230,10 @@ def test_a_pause_has_no_last_evaluation_unless_one_is_needed(
         ("seed=1,2", "seed"),
         ("model@policies.cart.model=mlp,gru", None),
         ("policies.cart.model.hidden_sizes=[8],[16]", "policies.cart.model.hidden_sizes"),
-        ("policies.cart.algorithm.normalize_values=false,true", "policies.cart.algorithm.normalize_values"),
+        (
+            "policies.cart.algorithm.parts.values=null,{_target_:marlflow.PopArt}",
+            "policies.cart.algorithm.parts.values",
+        ),
     ],
 )
 def test_what_cannot_change_over_a_resume_is_refused(
