@@ -59,7 +59,7 @@ def run_tune(arguments: Arguments) -> int:
     ready = prepared(parsed)
     checked = check_run(ready, [*ready.problems, *_problems(ready, arguments)], several=True)
     jobs = _jobs(ready, arguments)
-    schedule = _schedule(checked.experiment, arguments)
+    schedule = _schedule(checked, arguments)
     population = _population(checked, ready, jobs, arguments)
     template = new_folder_of(ready.config, several=True)
     sweep = Sweep(words, ready.config, ready.fixed, sweep_folder(ready.config, template), arguments["direction"])
@@ -93,7 +93,7 @@ def _run(
             str(sweep.config.objective),
         )
         try:
-            with _shown_as_they_end(records):
+            with _shown_as_they_end(records, None if population is None else f"stop.env_steps={population.most}"):
                 runs = [trial] if population is None else _generations(trial, population)
                 ended_by = run_trials(runs, len(jobs), asha, sweep.direction, parallel, sweep.folder / ".tune")
         finally:
@@ -110,8 +110,10 @@ def _run(
 
 def _generations(trial: TuneTrial, population: TrialPopulation) -> Iterator[TuneTrial]:
     for jobs, until, is_resumed in population.generations(trial.folder, trial.records):
-        with_end = tuple((*job, f"stop.env_steps={until}") for job in jobs)
-        yield replace(trial, jobs=with_end, fixed=trial.fixed | {"stop.env_steps"}, is_resumed=is_resumed)
+        end = [f"stop.env_steps={until}", *(population.at_pauses if until < population.most else ())]
+        fixed = trial.fixed | {word.partition("=")[0] for word in end}
+        with_end = tuple((*job, *end) for job in jobs)
+        yield replace(trial, jobs=with_end, fixed=fixed, is_resumed=is_resumed)
 
 
 def _ray_tune() -> Any:
@@ -151,9 +153,10 @@ def _jobs(ready: Prepared, arguments: Arguments) -> list[list[str]]:
     return jobs
 
 
-def _schedule(experiment: Experiment, arguments: Arguments) -> _Schedule | None:
+def _schedule(checked: CheckedExperiment, arguments: Arguments) -> _Schedule | None:
     if arguments["scheduler"] != "asha":
         return None
+    experiment, a_round = checked.experiment, checked.spec.round_env_steps
     most = experiment.stop.env_steps
     if most is None:
         raise ConfigInvalid(["scheduler=asha needs the end of a trial in env steps: set stop.env_steps"])
@@ -161,12 +164,16 @@ def _schedule(experiment: Experiment, arguments: Arguments) -> _Schedule | None:
     problems = []
     if grace >= most:
         problems.append(f"grace_env_steps={grace:,} must be less than stop.env_steps={most:,}")
-    if experiment.log.every_env_steps > grace:
-        problems.append(_too_rare("reports come", "log.every_env_steps", experiment.log.every_env_steps, grace))
+    # Reports and evaluations come at the end of a round.
+    longest = a_round * max(1, grace // a_round)
+    if experiment.log.every_env_steps > max(grace, longest):
+        problems.append(
+            _too_rare("reports come", "log.every_env_steps", experiment.log.every_env_steps, grace, longest)
+        )
     evaluation = experiment.evaluation
-    if ".eval_" in str(experiment.objective) and (evaluation.every_env_steps or most) > grace:
+    if _is_of_evaluation(experiment) and (evaluation.every_env_steps or most) > max(grace, longest):
         every = evaluation.every_env_steps or most
-        problems.append(_too_rare("evaluations are made", "evaluation.every_env_steps", every, grace))
+        problems.append(_too_rare("evaluations are made", "evaluation.every_env_steps", every, grace, longest))
     if problems:
         raise ConfigInvalid(problems)
     return _Schedule(grace, most)
@@ -177,21 +184,52 @@ def _population(
 ) -> TrialPopulation | None:
     if arguments["scheduler"] != "pbt":
         return None
-    most, every = checked.experiment.stop.env_steps, arguments["every_env_steps"]
+    experiment, a_round = checked.experiment, checked.spec.round_env_steps
+    most = experiment.stop.env_steps
     if most is None:
         raise ConfigInvalid(["scheduler=pbt needs the end of a trial in env steps: set stop.env_steps"])
-    every = every or max(1, most // 10)
+    # In whole rounds, so that a trial trains equally long between all comparisons.
+    every = arguments["every_env_steps"] or a_round * math.ceil(most / 10 / a_round)
+    if every < a_round:
+        raise ConfigInvalid(
+            [
+                f"every_env_steps={every:,} is less than a round, the least that a trial trains: {a_round:,} "
+                f"env steps; set every_env_steps={a_round}, or lower rollouts.fragment_env_steps"
+            ]
+        )
+    if a_round * math.ceil(every / a_round) >= most:
+        raise ConfigInvalid(
+            [
+                f"scheduler=pbt would first compare trials at {every:,} env steps (every_env_steps), at the end of a "
+                f"round of {a_round:,}, and stop.env_steps={most:,}; raise stop.env_steps"
+            ]
+        )
     sweeps = sweeps_of(_overrides(ready))
     if problems := list(fixed_problems(checked, jobs, sweeps, arguments["config_dir"])):
         raise ConfigInvalid(problems)
-    own, seed = [list(job) for job in jobs], arguments["search_seed"]
-    return TrialPopulation(own, sweeps, every, most, arguments["quantile"], arguments["direction"], seed)
+    # Callbacks may use evaluations, or ask for them.
+    is_evaluated = _is_of_evaluation(experiment) or any(one is not None for one in experiment.callbacks.values())
+    return TrialPopulation(
+        [list(job) for job in jobs],
+        sweeps,
+        every,
+        most,
+        arguments["quantile"],
+        arguments["direction"],
+        arguments["search_seed"],
+        a_round,
+        () if is_evaluated else ("evaluation.final_episodes=0",),
+    )
 
 
-def _too_rare(what: str, key: str, every: int, grace: int) -> str:
+def _is_of_evaluation(experiment: Experiment) -> bool:
+    return ".eval_" in str(experiment.objective)
+
+
+def _too_rare(what: str, key: str, every: int, grace: int, longest: int) -> str:
     return (
         f"asha first compares trials at {grace:,} env steps (grace_env_steps), and {what} every {every:,}; "
-        f"set {key}={grace}, or a longer grace_env_steps"
+        f"set {key}={longest}, or a longer grace_env_steps"
     )
 
 
@@ -202,8 +240,8 @@ def _cpus() -> int:
 
 
 @contextmanager
-def _shown_as_they_end(records: Path) -> Iterator[None]:
-    """Print a line for each trial that has ended."""
+def _shown_as_they_end(records: Path, end: str | None) -> Iterator[None]:
+    """Print a line for each trial that has ended, or paused: by env steps, but not by its `end`."""
     shown: set[tuple[int, int | None]] = set()
     finished = threading.Event()
 
@@ -213,7 +251,9 @@ def _shown_as_they_end(records: Path) -> Iterator[None]:
                 shown.add((record.number, record.env_steps))
                 objective = "-" if record.objective is None else f"{record.objective:,.6g}"
                 at = "" if record.env_steps is None else f" at {record.env_steps:,} env steps"
-                print(f"{record.name} ended by {record.ended_by}{at}, objective {objective}", flush=True)
+                is_pause = end is not None and record.ended_by.startswith("stop.env_steps=") and record.ended_by != end
+                how = "paused" if is_pause else f"ended by {record.ended_by}"
+                print(f"{record.name} {how}{at}, objective {objective}", flush=True)
 
     def watch() -> None:
         while not finished.wait(_POLL_S):
@@ -273,7 +313,7 @@ COMMAND = Command(
         ),
         Option(
             "every_env_steps",
-            "env steps between comparisons of pbt; by default stop.env_steps / 10",
+            "env steps between comparisons of pbt; by default stop.env_steps / 10, in whole rounds",
             "whole number",
             "N",
             low=1,
@@ -305,10 +345,11 @@ def jobs_of(overrides: Sequence[str], samples: int | None, seed: int) -> list[li
 
     Without `samples`, there is a job for each combination of values, and the last key changes fastest. With it, each
     job draws its values independently: one of a list or range with equal probability, and from an interval uniformly,
-    or uniformly in the logarithm with `tag(log, interval(...))`. Raises ConfigInvalid for an interval without samples.
+    or uniformly in the logarithm with `tag(log, interval(...))`. Where no key has several values, there is one job.
+    Raises ConfigInvalid for an interval without samples.
     """
     parsed = OverridesParser.create(config_loader()).parse_overrides(list(overrides))
-    if samples is None:
+    if samples is None or not any(_has_several(override) for override in parsed):
         return _combinations(parsed)
     generator = np.random.default_rng(seed)
     draws = [_draw(override) for override in parsed]
@@ -320,6 +361,10 @@ def _combinations(parsed: Sequence[Override]) -> list[list[str]]:
         raise ConfigInvalid([f"{line} has any number of values; say how many trials: samples=20" for line in lacking])
     values = [_listed(override) if override.is_sweep_override() else [str(override.input_line)] for override in parsed]
     return [list(job) for job in itertools.product(*values)]
+
+
+def _has_several(override: Override) -> bool:
+    return override.is_interval_sweep() or (override.is_sweep_override() and len(_listed(override)) > 1)
 
 
 def _listed(override: Override) -> list[str]:

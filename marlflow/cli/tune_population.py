@@ -6,6 +6,7 @@ near theirs. So results do not depend on how many trials run at a time.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Iterator, Sequence
@@ -37,7 +38,8 @@ class TrialPopulation:
     """The trials of `jobs`, which are compared every `every_env_steps` up to `most`.
 
     The lowest `quantile` copies trials of the highest. `sweeps` are the overrides of the command, by position in each
-    job, of which those with several values are perturbed.
+    job, of which those with several values are perturbed. Trials stop at the end of a round of `round_env_steps`.
+    `at_pauses` are overrides of all runs but the last.
     """
 
     jobs: list[list[str]]
@@ -47,15 +49,18 @@ class TrialPopulation:
     quantile: float
     direction: Direction
     seed: int
+    round_env_steps: int = 1
+    at_pauses: Sequence[str] = ()
 
     def generations(self, folder: Path, records: Path) -> Iterator[tuple[list[list[str]], int, bool]]:
         """Yield the jobs to run next, the env steps to run them to, and whether they resume; copy in between."""
-        for generation, until in enumerate(
-            range(self.every_env_steps, self.most + self.every_env_steps, self.every_env_steps)
-        ):
+        # Nothing would be left to play after a comparison in the last round.
+        last_round = (self.most - 1) // self.round_env_steps * self.round_env_steps
+        ends = [0, *range(self.every_env_steps, last_round + 1, self.every_env_steps), self.most]
+        for generation, (begin, until) in enumerate(itertools.pairwise(ends)):
             if generation:
-                self._copy(generation, until - self.every_env_steps, folder, read_records(records))
-            yield self.jobs, min(until, self.most), generation > 0
+                self._copy(generation, begin, folder, read_records(records))
+            yield self.jobs, until, generation > 0
 
     def _copy(self, generation: int, env_steps: int, folder: Path, records: Sequence[JobRecord]) -> None:
         whole = [record for record in records if record.error is None and record.ended_by]

@@ -335,7 +335,7 @@ def _resume_hint(env_steps: int | None, run_dir: Path) -> str:
 
 
 def _rounds_too_long(checked: CheckedExperiment) -> Iterator[str]:
-    round_env_steps, stop_env_steps = checked.spec.ticks * checked.spec.num_envs, checked.experiment.stop.env_steps
+    round_env_steps, stop_env_steps = checked.spec.round_env_steps, checked.experiment.stop.env_steps
     if stop_env_steps is not None and stop_env_steps < round_env_steps:
         least = f"a round is {round_env_steps:,} env steps, and the least that a run takes"
         yield f"{least}; lower rollouts.fragment_env_steps for stop.env_steps={stop_env_steps:,}"

@@ -369,3 +369,8 @@ class RunSpec:
     def ticks(self) -> int:
         """Env steps per environment and collect, for at least `fragment_env_steps` per worker."""
         return -(-self.fragment_env_steps * self.num_workers // self.num_envs)
+
+    @property
+    def round_env_steps(self) -> int:
+        """Env steps of a collect by all workers."""
+        return self.ticks * self.num_envs

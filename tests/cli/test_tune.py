@@ -96,6 +96,10 @@ def test_all_trials_are_in_the_table_and_the_best_is_named(marlflow: Marlflow, t
     ("words", "message"),
     [
         ([OBJECTIVE], "tune needs several values to choose from: list them"),
+        ([OBJECTIVE, "samples=4", "scheduler=asha"], "tune needs several values to choose from: list them"),
+        ([OBJECTIVE, "samples=4", "scheduler=pbt"], "tune needs several values to choose from: list them"),
+        ([OBJECTIVE, "samples=4", "scheduler=none"], "tune needs several values to choose from: list them"),
+        ([OBJECTIVE, "samples=4", "seed=choice(3)"], "tune needs several values to choose from: list them"),
         (["seed=1,2"], "marlflow tune goes by a figure of each job, and objective is null; set objective="),
         (
             [OBJECTIVE, "seed=1,2", "runtime=ray"],
@@ -107,7 +111,11 @@ def test_all_trials_are_in_the_table_and_the_best_is_named(marlflow: Marlflow, t
         ),
         (
             [OBJECTIVE, "seed=1,2", "log.every_env_steps=10000"],
-            "and reports come every 10,000; set log.every_env_steps=25",
+            "at 25 env steps (grace_env_steps), and reports come every 10,000; set log.every_env_steps=100",
+        ),
+        (
+            [OBJECTIVE, "seed=1,2", "log.every_env_steps=10000", "grace_env_steps=250"],
+            "at 250 env steps (grace_env_steps), and reports come every 10,000; set log.every_env_steps=200",
         ),
         (
             [OBJECTIVE, "seed=1,2", "stop.env_steps=null", "stop.time_s=9"],

@@ -13,8 +13,9 @@ from marlflow.checks.commands import check
 from marlflow.checks.validation import from_config
 from marlflow.cli.arguments import Words
 from marlflow.cli.job import prepared
+from marlflow.cli.options import parse
 from marlflow.cli.sweep_records import JobRecord
-from marlflow.cli.tune import TuneTrial, jobs_of
+from marlflow.cli.tune import COMMAND, TuneTrial, _generations, _jobs, _population, jobs_of
 from marlflow.cli.tune_population import TrialPopulation, _near, fixed_problems, sweeps_of
 from marlflow.config.compose import composing
 from marlflow.observe.sinks import read_metrics
@@ -134,12 +135,92 @@ def test_a_trial_that_would_repeat_its_source_does_not_copy_it(tmp_path: Path, m
 @pytest.mark.filterwarnings("ignore")  # of Ray Tune
 def test_the_command_runs_all_generations_and_names_the_best(marlflow: Marlflow, tmp_path: Path) -> None:
     words = (*WORDS[1:], "log.every_env_steps=100", "stop.env_steps=400", "every_env_steps=200", "samples=3")
-    said = marlflow("tune", *words, "scheduler=pbt", "parallel=2", "hydra.sweep.dir=several")
+    evaluated = "evaluation.final_episodes=2"
+    said = marlflow("tune", *words, evaluated, "scheduler=pbt", "parallel=2", "hydra.sweep.dir=several")
     assert said.code == 0, said.err
     assert "3 trials, 2 at a time; the worse ones copy the better ones every 200 env steps" in said.out
-    assert said.out.count("ended by stop.env_steps=200") == said.out.count(", objective ") / 2 == 3
+    assert said.out.count(" paused at 200 env steps, objective ") == 3
+    assert said.out.count(" ended by stop.env_steps=400 at 400 env steps, objective ") == 3
+    assert said.out.count(", objective ") == 6
     assert "; what it learned is in several/" in said.out.splitlines()[-1]
-    assert {newest(tmp_path / "several" / str(number)).env_steps for number in range(3)} == {400}
+    for number in range(3):
+        assert newest(tmp_path / "several" / str(number)).env_steps == 400
+        reports = read_metrics(tmp_path / "several" / str(number) / "metrics.jsonl")
+        assert {report["policies"]["cart"]["eval_env_steps"] for report in reports} == {None, 400}
+
+
+@pytest.mark.parametrize(
+    ("every", "most", "a_round", "ends"),
+    [
+        (200, 500, 100, [200, 400, 500]),
+        (200, 400, 100, [200, 400]),
+        (250, 900, 100, [250, 500, 750, 900]),
+        # Rounds end at 300 and 600, and a trial that pauses at 500 has played all.
+        (250, 600, 300, [250, 600]),
+    ],
+)
+def test_no_generation_has_nothing_to_play(
+    every: int, most: int, a_round: int, ends: list[int], tmp_path: Path
+) -> None:
+    of = TrialPopulation([], [], every, most, 0.25, "maximize", 0, a_round)
+    assert [until for _, until, _ in of.generations(tmp_path, tmp_path)] == ends
+
+
+PBT = ("scheduler=pbt", "policies.cart.algorithm.epochs=2,4")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["every_env_steps=99"],
+            "every_env_steps=99 is less than a round, the least that a trial trains: 100 env steps",
+        ),
+        (["every_env_steps=99"], "; set every_env_steps=100, or lower rollouts.fragment_env_steps"),
+        (["every_env_steps=301"], "at 301 env steps (every_env_steps), at the end of a round of 100, and stop.env_"),
+        (["stop.env_steps=100"], "stop.env_steps=100; raise stop.env_steps"),
+    ],
+)
+def test_an_interval_without_a_round_or_a_comparison_is_refused(
+    marlflow: Marlflow, tmp_path: Path, words: list[str], message: str
+) -> None:
+    said = marlflow("tune", *TUNE, OBJECTIVE, *PBT, *words)
+    assert said.code == 2
+    assert message in said.err
+    assert not list(tmp_path.iterdir())
+
+
+def generations_of(tmp_path: Path, *words: str) -> tuple[TrialPopulation, list[list[str]]]:
+    """Return the population of a command, and what it adds to the first job in each generation."""
+    asked = parse(COMMAND, [*TUNE, "objective=policies.cart.return_mean", *PBT, *words])
+    ready = prepared(Words(overrides=["runtime=inline", *asked.overrides], hydra_flags=["-m"]))
+    jobs = _jobs(ready, asked)
+    of = _population(check(from_config(ready.config, ready.problems)), ready, jobs, asked)
+    assert of is not None
+    trial = TuneTrial((), frozenset(), (), tmp_path, tmp_path, "", "")
+    return of, [list(each.jobs[0][len(jobs[0]) :]) for each in _generations(trial, of)]
+
+
+def test_the_default_interval_is_a_tenth_in_whole_rounds(tmp_path: Path) -> None:
+    assert generations_of(tmp_path, "stop.env_steps=400")[0].every_env_steps == 100
+    assert generations_of(tmp_path, "stop.env_steps=1200")[0].every_env_steps == 200
+
+
+@pytest.mark.parametrize(
+    ("words", "is_evaluated"),
+    [
+        ([], False),
+        (["evaluation.final_episodes=4"], False),
+        (["evaluation.final_episodes=4", "objective=policies.cart.eval_return_mean"], True),
+        (["callback=early_stop", "callbacks.early_stop.metric=policies.cart.return_mean"], True),
+    ],
+)
+def test_a_pause_has_no_last_evaluation_unless_one_is_needed(
+    tmp_path: Path, words: list[str], is_evaluated: bool
+) -> None:
+    _, added = generations_of(tmp_path, "every_env_steps=200", *words)
+    none = [] if is_evaluated else ["evaluation.final_episodes=0"]
+    assert added == [["stop.env_steps=200", *none], ["stop.env_steps=400"]]
 
 
 @pytest.mark.slow
@@ -149,7 +230,10 @@ def test_the_command_runs_all_generations_and_names_the_best(marlflow: Marlflow,
         ("seed=1,2", "seed"),
         ("model@policies.cart.model=mlp,gru", None),
         ("policies.cart.model.hidden_sizes=[8],[16]", "policies.cart.model.hidden_sizes"),
-        ("policies.cart.algorithm.normalize_values=false,true", "policies.cart.algorithm.normalize_values"),
+        (
+            "policies.cart.algorithm.parts.values=null,{_target_:marlflow.PopArt}",
+            "policies.cart.algorithm.parts.values",
+        ),
     ],
 )
 def test_what_cannot_change_over_a_resume_is_refused(
