@@ -113,6 +113,12 @@ def test_a_plan_says_who_plays_whom_and_draws_each_policys_flow(marlflow: Marlfl
     assert not list(tmp_path.iterdir())
 
 
+def test_a_plan_says_which_parts_a_learner_has(marlflow: Marlflow) -> None:
+    said = marlflow("plan", "env=cartpole_team", "parts@default_policy.algorithm.parts.values=pop_art")
+    assert (said.code, said.err) == (0, "")
+    assert "learner cart has the part values (PopArt)" in said.out.splitlines()
+
+
 def test_a_plan_says_who_is_trained_together(marlflow: Marlflow) -> None:
     words = ("learner@learners.pair=vdn", "learners.pair.policies=[speaker,listener]")
     said = marlflow("plan", "env=simple_speaker_listener", *words)
