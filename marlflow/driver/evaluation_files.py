@@ -86,10 +86,14 @@ def _pair_rows(evaluations: Mapping[str, EvaluationResult], units: Units) -> Ite
                 yield [run, one.member, one.opponent, "0", *["-"] * (columns + len(sides))]
                 continue
             found, of = one.results.estimates, one.results.returns(units)
-            row = [_with_interval(each) for each in (*(found[name] for name in _OUTCOMES if outcomes), of.mean)]
+            # The games of another run may have winners where those of this one have none.
+            has_winners = not outcomes or one.results.is_constant_sum
+            row = [_with_interval(found[name]) if has_winners else "-" for name in _OUTCOMES if outcomes]
+            row.append(_with_interval(of.mean))
             if not outcomes:
                 row += [f"{of.iqm:.2f}", f"{of.median:.2f}", f"{one.results.length:.1f}"]
-            by_side = [f"{one.by_side[n].estimates[key].value:.2f}" if n in one.by_side else "-" for n in sides]
+            shown_sides = one.by_side if has_winners else {}
+            by_side = [f"{one.by_side[n].estimates[key].value:.2f}" if n in shown_sides else "-" for n in sides]
             yield [run, one.member, one.opponent, f"{one.results.games:,}", *row, *by_side]
 
 

@@ -22,7 +22,7 @@ from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.base.spaces import Spaces
 from marlflow.checks.validation import ready
 from marlflow.config.imported_policies import policy_of
-from marlflow.driver.evaluation_files import as_csv, as_json, as_table, write_evaluation
+from marlflow.driver.evaluation_files import as_csv, as_json, as_table, as_tables, write_evaluation
 from marlflow.runs.saved_league import saved_run
 from marlflow.runs.saved_policies import to_export
 from marlflow.runs.saved_runs import newest
@@ -173,6 +173,11 @@ def test_policies_of_a_run_without_a_league_keep_their_seats(tmp_path: Path) -> 
     (one,) = both.comparisons
     assert one.results is not None
     assert one.results.loss.value == 1.0
+    # Beside it in one table, the same without winners.
+    without = replace(one, results=replace(one.results, is_constant_sum=False))
+    (_, row, other, *_) = as_tables({"a": both, "b": replace(both, comparisons=(without,))}).splitlines()
+    assert [cell.partition(" ")[0] for cell in re.split("  +", row)[4:7]] == ["0.00", "0.00", "1.00"]
+    assert re.split("  +", other)[4:7] == ["-", "-", "-"]
     with pytest.raises(mf.ConfigInvalid, match=r"'first' cannot be seated against 'first'.* can play player_0"):
         mf.evaluate(tmp_path, experiment, ["first"], ["first"])
 
