@@ -219,6 +219,8 @@ def frozen_names(checkpoint: Checkpoint) -> list[str]:
 
 def no_member(label: str, known: Sequence[str]) -> str:
     """Return the problem of an unknown label."""
+    if "/" in label:
+        return f"there is no folder {label!r}, and no member of this name"
     return f"there is no member {label!r}{meant(label, known, 'there are')}"
 
 

@@ -316,6 +316,7 @@ def test_broken_games_are_not_counted_and_are_said(tmp_path: Path) -> None:
 
 PROBLEMS: dict[str, tuple[dict[str, Any], str]] = {
     "misspelt": ({"members": ["mian"]}, "there is no member 'mian'; did you mean 'main'?"),
+    "no such folder": ({"against": ["runs/9"]}, "there is no folder 'runs/9', and no member of this name"),
     "opponent": ({"against": ["randm"]}, "there is no member 'randm'; did you mean 'random'?"),
     "no such snapshot": ({"members": ["main@99"]}, "there is no member 'main@99'; did you mean 'main@[0-9]'"),
     "no such run": ({"against": ["nowhere:main"]}, "there is no directory nowhere; before the colon comes"),
