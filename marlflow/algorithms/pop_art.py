@@ -19,7 +19,7 @@ from marlflow.policy.normalized import ReturnScale, ValueCritic
 class PopArt(Part):
     """Normalizes value targets by their running statistics, also of a critic of costs.
 
-    `ReturnScale` rescales the head.
+    The module `policy.normalized` rescales the head.
     """
 
     def validate(self, algorithm: TorchAlgorithm, spaces: Any, model: Any) -> Iterator[Problem]:

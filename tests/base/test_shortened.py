@@ -7,7 +7,7 @@ import re
 import pytest
 
 from marlflow.base.errors import ConfigInvalid, StageFailed, UserCodeFailed
-from marlflow.base.sentences import MOST, absent, enumerated, meant, shortened
+from marlflow.base.sentences import MOST, enumerated, meant, misspelled_key, shortened
 from marlflow.cli.failures import failure
 
 NAMES = [f"agent_{number}" for number in range(99_999)]
@@ -75,4 +75,4 @@ def test_names_are_enumerated_up_to_a_number() -> None:
     assert enumerated(NAMES[:2], 2) == "agent_0, agent_1"
     assert enumerated([]) == ""
     assert meant("Q", NAMES[:162]).endswith("agent_49 and 112 more")
-    assert absent("env.Q", "Q", NAMES[:162], "env").endswith("agent_49 and 112 more")
+    assert misspelled_key("env.Q", "Q", NAMES[:162], "env").endswith("agent_49 and 112 more")

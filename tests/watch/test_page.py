@@ -254,7 +254,9 @@ def test_a_browser_draws_the_runs(count: int, width: int, tmp_path: Path) -> Non
 
 def test_the_command_prints_its_address_and_ends_by_an_interrupt(tmp_path: Path) -> None:
     (run,) = runs(tmp_path, 1)
-    command = [sys.executable, "-m", "marlflow", "watch", str(run)]
+    # A background job of a shell begins with interrupts ignored, and so do the tests that it runs.
+    begin = "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    command = [sys.executable, "-c", begin + "runpy.run_module('marlflow', run_name='__main__')", "watch", str(run)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline().startswith("watching 1 run; open http://127.0.0.1:")
