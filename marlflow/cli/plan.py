@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import yaml
 
-from marlflow.algorithms.algorithm import TorchAlgorithm
+from marlflow.algorithms.algorithm import parts_of
 from marlflow.algorithms.from_run import Imported
 from marlflow.base.errors import ConfigInvalid, Problem, ProblemKind
 from marlflow.checks.commands import check, compiles_rollouts, machines_to_plan_for
@@ -103,7 +103,7 @@ def _assignments(checked: CheckedExperiment) -> str:
     for name, learner in checked.spec.learners.items():
         if learner.members != (name,):
             lines.append(f"learner {name} ({learner.algorithm.name}) trains {' and '.join(learner.members)}")
-        if parts := learner.algorithm.used_parts if isinstance(learner.algorithm, TorchAlgorithm) else {}:
+        if parts := parts_of(learner.algorithm):
             # Some have no stages that the drawn plan would show.
             described = ", ".join(f"{part} ({type(one).__name__})" for part, one in parts.items())
             lines.append(f"learner {name} has {'the part' if len(parts) == 1 else 'the parts'} {described}")

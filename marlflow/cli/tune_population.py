@@ -100,13 +100,19 @@ def _near(override: Override, word: str, generator: np.random.Generator) -> str:
     """
     if not override.is_interval_sweep():
         listed = [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
+        if len(listed) == 1:
+            return word
         at, step = listed.index(word), 1 if generator.random() < 0.5 else -1
         return listed[at + step if 0 <= at + step < len(listed) else at - step]
     interval: Any = override.value()
     value, drawn = float(word.partition("=")[2]), int(generator.integers(len(FACTORS)))
-    moved = [value * factor for factor in (FACTORS[drawn], FACTORS[1 - drawn])]
+    factors = (FACTORS[drawn], FACTORS[1 - drawn])
+    moved = [value * factor for factor in factors]
     if isinstance(interval.start, int) and isinstance(interval.end, int):
-        moved = [round(each) if round(each) != value else int(value) + (1 if each > value else -1) for each in moved]
+        steps = [1 if factor > 1 else -1 for factor in factors]
+        moved = [
+            round(each) if round(each) != value else int(value) + step for each, step in zip(moved, steps, strict=True)
+        ]
     within = [min(max(each, interval.start), interval.end) for each in moved]
     return f"{override.get_key_element()}={within[0] if within[0] != value else within[1]}"
 

@@ -315,7 +315,7 @@ def _fit_protocol(value: Any, hint: type, path: str, problems: list[str]) -> Any
     if isinstance(value, Mapping):
         return _without_target(path, problems)
     if isinstance(value, str | int | float | types.NoneType):
-        # What such a value lacks is no help.
+        # For plain data, the names of missing methods would be no help.
         return _misfit(value, hint, path, problems)
     problems.append(f"{path}: {type(value).__name__} is no {hint.__name__}: it has no {', '.join(lacking)}")
     return LEFT

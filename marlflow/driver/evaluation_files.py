@@ -86,7 +86,7 @@ def _pair_rows(evaluations: Mapping[str, EvaluationResult], units: Units) -> Ite
                 yield [run, one.member, one.opponent, "0", *["-"] * (columns + len(sides))]
                 continue
             found, of = one.results.estimates, one.results.returns(units)
-            # The games of another run may have winners where those of this one have none.
+            # Another run in the table may have games with winners, and this one none.
             has_winners = not outcomes or one.results.is_constant_sum
             row = [_with_interval(found[name]) if has_winners else "-" for name in _OUTCOMES if outcomes]
             row.append(_with_interval(of.mean))

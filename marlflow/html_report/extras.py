@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from marlflow.base.errors import InvalidInput
@@ -20,8 +20,8 @@ from marlflow.runs.saved_runs import newest, skipped
 if TYPE_CHECKING:
     from marlflow.league.standings import Standings
 
-# MIME types by file name ending; the page shows pictures as <img>, all others as <video>.
-_MEDIA = {".mp4": "video/mp4", ".webm": "video/webm", ".gif": "image/gif", ".webp": "image/webp"}
+FILMS: Final = {".mp4": "video/mp4", ".webm": "video/webm", ".gif": "image/gif", ".webp": "image/webp"}
+"""MIME types of films by the ending of their names; pages show pictures as <img>, all others as <video>."""
 _EMBEDDED_BYTES, _ALL_EMBEDDED_BYTES = 3_000_000, 30_000_000
 
 
@@ -115,14 +115,14 @@ def videos(groups: Sequence[RunGroup], out: Path) -> tuple[list[RunVideo], list[
                 if size <= min(_EMBEDDED_BYTES, left):
                     left -= size
                     data = base64.b64encode(path.read_bytes()).decode("ascii")
-                    source = f"data:{_MEDIA[path.suffix.lower()]};base64,{data}"
+                    source = f"data:{FILMS[path.suffix.lower()]};base64,{data}"
                 name = path.relative_to(run.folder).as_posix()
-                found.append(RunVideo(group, run, name, _MEDIA[path.suffix.lower()], source))
+                found.append(RunVideo(group, run, name, FILMS[path.suffix.lower()], source))
     return found, notes
 
 
 def _videos_in(folder: Path) -> Iterator[Path]:
     """Yield the videos in a run's folder and its subfolders, except checkpoints."""
     for path in sorted([*folder.glob("*"), *folder.glob("*/*")]):
-        if path.suffix.lower() in _MEDIA and path.is_file() and path.parent.name != "checkpoints":
+        if path.suffix.lower() in FILMS and path.is_file() and path.parent.name != "checkpoints":
             yield path

@@ -26,7 +26,7 @@ class TrackioSink(Callback):
 
     project: str | None = None  #: project in the database; None: name of the run
     name: str | None = None  #: name among the project's runs; None: last two parts of the run's folder
-    group: str | None = None  #: group of runs, for example those of a sweep; None: none
+    group: str | None = None  #: group of runs, such as the runs of a sweep; None: none
     #: a Space of Hugging Face instead of the local database; the token comes from HF_TOKEN or `hf auth login`
     space_id: str | None = None
 

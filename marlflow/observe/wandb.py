@@ -27,7 +27,7 @@ class WandbSink(Callback):
     project: str | None = None  #: project at wandb; None: name of the run
     entity: str | None = None  #: user or team; None: wandb's default
     name: str | None = None  #: name among the project's runs; None: last two parts of the run's folder
-    group: str | None = None  #: group of runs, for example those of a sweep; None: none
+    group: str | None = None  #: group of runs, such as the runs of a sweep; None: none
     tags: Sequence[str] = ()  #: tags of the run
     #: online; offline: wandb/ in the run's folder, for `wandb sync`; disabled: none
     mode: Literal["online", "offline", "disabled"] = "online"

@@ -113,7 +113,7 @@ def _recorded_policy(folder: Path, manifest: Manifest, policy: str | None) -> st
 def episode_fields(episode: RecordedTrajectory, spaces: Spaces) -> dict[str, Any]:
     """Return the fields of a Minari EpisodeBuffer, of T actions and T + 1 observations.
 
-    Observations and actions are those of the environment's spaces. `infos` have T + 1 entries: `action_mask` and
+    Observations and actions are of the environment's spaces. `infos` have T + 1 entries: `action_mask` and
     `state` belong to the observations; `behavior_logp` and `t_env` to the decision after each, NaN and -1 at the end;
     numbers of the environment's infos came with the observation, NaN at the start. An unfinished episode is truncated.
     """

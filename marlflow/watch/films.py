@@ -7,10 +7,10 @@ import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-FILMS: Final = {".mp4": "video/mp4", ".webm": "video/webm", ".gif": "image/gif", ".webp": "image/webp"}
-"""Types of films by the ending of their files' names."""
+from marlflow.html_report.extras import FILMS
+
 _MOST_BYTES = 1_000_000
 
 

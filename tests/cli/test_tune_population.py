@@ -109,7 +109,9 @@ def test_who_copies_whom(direction: str, tmp_path: Path, monkeypatch: pytest.Mon
         ("int(interval(1,8))", "2", {"1", "3"}),
         ("int(interval(1,8))", "7", {"6", "8"}),
         ("int(interval(1,8))", "8", {"6"}),
+        ("int(interval(0,3))", "0", {"1"}),
         ("interval(0.1,0.5)", "0.5", {"0.4"}),
+        ("choice(3)", "3", {"3"}),  # beside another key with several values
         ("2,4,8", "8", {"4"}),
         ("2,4,8", "4", {"2", "8"}),
     ],
