@@ -45,6 +45,7 @@ def sampling_worker(
         worker=number,
         recorded=[name for name in spec.learning if name not in spec.records],
         spaces={name: policy.spaces for name, policy in {**spec.policies, **spec.opponents}.items()},
+        evaluation_only=tuple(spec.opponents),
         with_state=spec.with_state,
         columns=spec.columns,
         compiled=spec.compiled_rollouts,

@@ -50,6 +50,9 @@ class SamplerConfig:
     spaces: Mapping[str, Spaces] | None = None
     """Observation and action spaces by policy; None: taken from the mapping's agents."""
 
+    evaluation_only: Collection[str] = ()
+    """The policies that no training episode seats."""
+
     with_state: Collection[str] = ()
     """The policies whose rows include the environment's global state."""
 

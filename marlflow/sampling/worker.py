@@ -132,7 +132,7 @@ class RolloutWorker:
                 # Imports JAX, as the environment has.
                 from marlflow.sampling.compiled.runner import CompiledRunner
 
-                return CompiledRunner(functional, lanes, episodes, builder, config.seed, config.compiled is True)
+                return CompiledRunner(functional, lanes, episodes, builder, config.seed, config.evaluation_only)
             except NotCompiled as error:
                 reason = str(error)
                 if config.compiled is True:

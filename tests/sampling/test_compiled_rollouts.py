@@ -24,12 +24,12 @@ from marlflow.policy.box import DeterministicActor, SquashedGaussianActor
 from marlflow.policy.compiled_actor import compiled_choice
 from marlflow.policy.q import QActor, QNetwork
 from marlflow.policy.recurrent import recurrent_stochastic_actor
-from marlflow.policy.scripted import RandomActor
+from marlflow.policy.scripted import CallableActor, RandomActor
 from marlflow.policy.torso import build_torso
 from marlflow.policy.warmup import WarmupActor
 from marlflow.sampling import RolloutWorker, SamplerConfig
 from marlflow.sampling.compiled import program
-from marlflow.sampling.protocol import FrozenPolicy, Request
+from marlflow.sampling.protocol import EvaluationRequest, FrozenPolicy, Request
 from marlflow.sampling.receipts import CompiledCalls
 from marlflow.sampling.saved_state import ResumeReport
 from tests.env.functional_games import MOST_STEPS, MOST_TURNS, HotPotato, Walkers
@@ -313,10 +313,16 @@ def test_choices_are_those_of_the_actors(kind):
     assert np.asarray(ours.is_sound).all()
 
 
-def league_worker(compiled):
+def first_action(obs, action_mask, generator):
+    return np.zeros(len(obs), np.int64)
+
+
+def league_worker(compiled, evaluation_only=("scripted",)):
     env = HotPotato()
     of = Spaces(env.observation_space("player_0"), env.action_space("player_0"))
     actors = {name: actor_of(kind, env, "player_0", False) for name, kind in (("p", "ppo"), ("q", "dqn"))}
+    # A function has no counterpart in XLA.
+    actors["scripted"] = CallableActor(first_action)
     config = SamplerConfig(
         partial(batched_env, 1, HotPotato, max_env_steps=MOST_TURNS),
         list(range(5)),
@@ -324,7 +330,9 @@ def league_worker(compiled):
         seed=3,
         make_batched=partial(batched_env, make=HotPotato, max_env_steps=MOST_TURNS),
         compiled=compiled,
-        spaces={"p": of, "q": of},
+        recorded=("p", "q"),
+        spaces={"p": of, "q": of, "scripted": of},
+        evaluation_only=evaluation_only,
     )
     # Frozen versions have actors of their own.
     return RolloutWorker(config, {name: partial(deepcopy, actor) for name, actor in actors.items()})
@@ -334,7 +342,7 @@ def dealt(worker, rounds):
     """Rounds with random matchups of policies and frozen versions; in the third, too few for all ticks."""
     random, frozen = np.random.default_rng(1), {}
     for number in range(rounds):
-        flat = {name: actor.flat() for name, actor in worker._actors.items()}
+        flat = {name: worker._actors[name].flat() for name in ("p", "q")}
         if number < 4:
             for name, vector in flat.items():
                 weights = Weights(number, (vector * (0.5 + 0.3 * number)).astype(np.float32))
@@ -365,6 +373,16 @@ def test_a_league_is_dealt_as_in_single_ticks():
     assert len(seated) > 8
     # The programs of the first fragment, and of eight frozen versions instead of four.
     assert sum(receipt.compiled.compiles for receipt, _ in compiled) <= 3
+
+
+def test_only_opponents_in_evaluation_may_act_in_python():
+    with pytest.raises(ConfigInvalid, match="CallableActor chooses its actions in Python"):
+        league_worker(True, evaluation_only=())
+    worker = league_worker(True)
+    list(dealt(worker, 1))
+    seats = {"player_0": "scripted", "player_1": "p", "player_2": "q"}
+    (episode,) = worker.evaluate(EvaluationRequest([0], {}, [seats])).episodes
+    assert episode.matchup == seats
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ Between two calls all state is where single steps keep it, so that the same code
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -42,11 +42,9 @@ class _Compiled(NamedTuple):
 
 
 class CompiledRunner(Runner):
-    """Steps `envs` by `run`, which calls one program for many ticks.
+    """Steps `envs` by `run`, which calls one program for many ticks; no episode seats `unseated` policies.
 
-    Policies that only act may have actors in Python: calls that would seat one are played tick by tick.
-    Raises NotCompiled if the environments, a learning policy's actor, or a policy of every episode cannot be compiled,
-    and if any actor cannot, where `all_policies`.
+    Raises NotCompiled if the environments or the actor of a policy that may be seated cannot be compiled.
     """
 
     def __init__(
@@ -56,7 +54,7 @@ class CompiledRunner(Runner):
         episodes: TrainingEpisodes,
         builder: SegmentBuilder,
         seed: int,
-        all_policies: bool = False,
+        unseated: Collection[str] = (),
     ) -> None:
         super().__init__(envs, lanes, episodes, builder)
         for column in envs.columns.in_rows:
@@ -64,35 +62,24 @@ class CompiledRunner(Runner):
                 raise NotCompiled(f"its steps have no infos[{column.key!r}]")
         self._batch, self._agents = envs, list(envs.first.agents)
         self._rows_of, self._seed, self._training = builder, seed, episodes
-        # By the number of an acting policy.
-        self._actors: dict[int, CompiledActor] = {}
-        self._in_python: dict[int, NotCompiled] = {}
-        for number, acting in enumerate(self._acting_policies):
-            try:
-                self._actors[number] = CompiledActor(acting.actor, acting.spaces.observation)
-            except NotCompiled as reason:
-                if all_policies or acting.buffer is not None:
-                    raise
-                self._in_python[number] = reason
+        self._unseated = {n for n, acting in enumerate(self._acting_policies) if acting.policy in unseated}
+        self._actors = {
+            number: CompiledActor(acting.actor, acting.spaces.observation)
+            for number, acting in enumerate(self._acting_policies)
+            if number not in self._unseated
+        }
         # By the number of a cohort: a key, the frozen policies whose parameters are stacked, and these parameters.
         self._stacked: dict[int, tuple[Any, Any, Given]] = {}
         self._fitting: dict[tuple[str, int], bool] = {}
         self._seating = seating(lanes, episodes, self._agents, self._fits, 0, 1)
-        if not self._seating.is_dealt and (seated := self._seated_in_python()):
-            raise self._in_python[seated[0]]
         self._room = 1
         self._programs: dict[tuple[Any, ...], _Compiled] = {}
-        slow = ", ".join(self._acting_policies[number].policy for number in self._in_python)
-        self.compiled = CompiledCalls(note=f"{_NOTE}, except where {slow} plays" if slow else _NOTE)
+        self.compiled = CompiledCalls(note=_NOTE)
 
     def run(self, ticks: int, is_late: Callable[[], bool]) -> None:
         """Take `ticks` env steps in every environment, by one call or a few."""
         rest = ticks
         while rest > 0 and not self.idle:
-            self._seating = seating(self.lanes, self._training, self._agents, self._fits, ticks, self._room)
-            if self._seated_in_python():
-                super().run(rest, is_late)
-                return
             rest -= self._call(ticks, rest)
             # Environments that broke begin again.
             self.begin()
@@ -101,6 +88,7 @@ class CompiledRunner(Runner):
 
     def _call(self, most: int, count: int) -> int:
         """Take up to `count` ticks by one call; return how many."""
+        self._seating = seating(self.lanes, self._training, self._agents, self._fits, most, self._room)
         self._room = self._seating.entries.shape[1]
         program, run = self._program_for(most)
         began = perf_counter()
@@ -109,10 +97,6 @@ class CompiledRunner(Runner):
         self._batch.env_s += perf_counter() - began
         self._land(program, after, columns)
         return int(columns.count)
-
-    def _seated_in_python(self) -> list[int]:
-        """Return the policies without compiled actors that play in the episodes of the next call, by number."""
-        return [number for number in self._in_python if (self._seating.entries == number).any()]
 
     def _program_for(self, most: int) -> _Compiled:
         players = self._players()
@@ -146,7 +130,7 @@ class CompiledRunner(Runner):
         entry_of = self.lanes.entry_of.reshape(-1, self.lanes.stride)
         players = []
         for number, acting in enumerate(self._acting_policies):
-            if number in self._in_python:
+            if number in self._unseated:
                 continue
             played = [
                 slot
