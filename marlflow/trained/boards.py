@@ -18,6 +18,11 @@ from marlflow.base.arrays import Array
 _MOST_NUMBERS = 200
 
 
+def innermost(env: Any) -> Any:
+    """Return the environment inside all wrappers of PettingZoo; batches have none of these."""
+    return getattr(env, "unwrapped", env)
+
+
 class Board:
     """An environment as text: here, an agent's observation as numbers."""
 
@@ -25,8 +30,7 @@ class Board:
     """Whether each agent may know the moves of all others at once."""
 
     def __init__(self, env: Any) -> None:
-        self.env = env
-        self.game = env.unwrapped
+        self.env, self.game = env, innermost(env)
 
     def text(self, agent: str, observation: Any) -> str:
         """Return the text that `agent` sees; `observation` is without its mask."""
@@ -88,10 +92,12 @@ class OwnBoard(Board):
 
 
 def board_of(env: Any) -> Board:
-    """Return how to show `env`, an environment of PettingZoo, as text."""
-    game = env.unwrapped
+    """Return how to show `env`, an environment of PettingZoo or a batch of one, as text."""
+    game = innermost(env)
     rendered = RenderedBoard if getattr(env, "render_mode", None) == "ansi" else Board
-    board = (classic_board(type(game).__module__) or rendered)(env)
+    name = (getattr(env, "metadata", None) or {}).get("name")
+    known = _ConnectFourOfPgx if name == "pgx_connect_four" else classic_board(type(game).__module__)
+    board = (known or rendered)(env)
     if hasattr(game, "observation_text") or hasattr(game, "action_text"):
         return OwnBoard(env, board)
     return board
@@ -153,8 +159,21 @@ class _ConnectFour(_ClassicBoard):
     public, signs = True, ("X", "O")
 
     def text(self, agent: str, observation: Any) -> str:
-        cells = self.cells(agent, self.seen(agent))
+        return self.drawn(agent, self.seen(agent))
+
+    def drawn(self, agent: str, planes: Array) -> str:
+        """Return the board as `agent` sees it, from its observation."""
+        cells = self.cells(agent, planes)
         return f"you are {self.sign(agent)}\n{grid(cells, columns=[str(column) for column in range(len(cells[0]))])}"
+
+
+class _ConnectFourOfPgx(_ConnectFour):
+    """Its observations are those of PettingZoo's, but it has no method that returns them at any time."""
+
+    public = False
+
+    def text(self, agent: str, observation: Any) -> str:
+        return self.drawn(agent, np.asarray(observation))
 
 
 _GO_COLUMNS = "ABCDEFGHJKLMNOPQRSTUVWXYZ"

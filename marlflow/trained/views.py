@@ -14,7 +14,7 @@ from marlflow.base.errors import ConfigInvalid, MarlflowError
 from marlflow.base.progress import progress
 from marlflow.base.spaces import Spaces
 from marlflow.env.adapter import StepResult
-from marlflow.trained.boards import Board, board_of
+from marlflow.trained.boards import Board, board_of, innermost
 from marlflow.trained.games import Decision, Episode, Watcher
 from marlflow.trained.person_rows import EpisodeRows, PersonDataset
 from marlflow.trained.video import FrameInvalid, VideoWriter, rgb_frame
@@ -113,7 +113,7 @@ def _undrawn(modes: Sequence[str] | None, name: str, needed: str) -> str:
 
 def _name(env: Any) -> str:
     metadata = getattr(env, "metadata", None) or {}
-    return f"environment {metadata.get('name') or type(env.unwrapped).__name__}"
+    return f"environment {metadata.get('name') or type(innermost(env)).__name__}"
 
 
 class VideoWatcher(Watcher):

@@ -14,6 +14,7 @@ from gymnasium import spaces
 
 from marlflow.base.errors import ConfigInvalid, MarlflowError
 from marlflow.env.adapter import StepResult
+from marlflow.trained.boards import innermost
 from marlflow.trained.games import Decision, Episode, Stopped, Watcher
 from marlflow.trained.video import FrameInvalid, rgb_frame
 
@@ -57,7 +58,7 @@ class Window(Watcher):
         self._env, self._pause_s, self._title = env, 1 / fps, title
         self._pygame = import_pygame()
         self._human = getattr(env, "render_mode", None) == "human"
-        self._must_render = not (self._human and type(env.unwrapped).__module__.startswith(_DRAW_THEMSELVES))
+        self._must_render = not (self._human and type(innermost(env)).__module__.startswith(_DRAW_THEMSELVES))
         self._surface: Any = None
         self._due_s = 0.0
 
@@ -126,7 +127,7 @@ def answer_events(pygame: Any) -> None:
 
 def manual_policy_of(env: Any) -> Any:
     """Return the class `ManualPolicy` of the environment's package, as in PettingZoo's butterfly; None without one."""
-    package = type(env.unwrapped).__module__.rpartition(".")[0]
+    package = type(innermost(env)).__module__.rpartition(".")[0]
     if not package:
         return None
     try:

@@ -2,6 +2,7 @@
 
 import importlib
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -44,6 +45,13 @@ def test_stones_of_connect_four_lie_where_they_fell():
     for board, agent, _, env in games("connect_four_v3"):
         cells = board.text(agent, None).split("\n", 1)[1].split()[:42]
         assert cells == [".XO"[stone] for stone in env.unwrapped.board]
+
+
+def test_connect_four_of_pgx_is_drawn_from_what_is_observed():
+    for board, agent, _, env in games("connect_four_v3"):
+        batch = SimpleNamespace(metadata={"name": "pgx_connect_four"}, possible_agents=env.possible_agents)
+        seen = env.observe(agent)["observation"]
+        assert board_of(batch).text(agent, seen) == board.text(agent, None)
 
 
 def test_moves_of_go_have_their_coordinates():

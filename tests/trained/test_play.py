@@ -3,6 +3,7 @@
 import importlib
 import json
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,11 +11,13 @@ from gymnasium import spaces
 from pettingzoo import ParallelEnv
 
 from marlflow.base.errors import ConfigInvalid, MarlflowError
+from marlflow.env.functional.own import batched_env
 from marlflow.env.games import cartpole_team, matrix_games
 from marlflow.env.simulators import openspiel
 from marlflow.offline.dataset import find_dataset
 from marlflow.trained import terminal
 from marlflow.trained.play import PlayOptions, play
+from tests.env.functional_games import MOST_TURNS, HotPotato
 from tests.trained.people import DrawnTeam, Typed
 
 av = pytest.importorskip("av")
@@ -271,6 +274,16 @@ def test_a_person_plays_in_the_terminal_and_is_recorded(monkeypatch, tmp_path, c
         assert batch["reward"].sum() == episode.returns["player_2"]
         assert batch.segments["terminated"].tolist() == [True]
     assert "you are O" in capsys.readouterr().out
+
+
+def test_a_person_plays_a_functional_environment(monkeypatch, capsys):
+    typed = Typed(*"01" * 200)
+    monkeypatch.setattr(terminal, "StandardInput", lambda: typed)
+    team = DrawnTeam(partial(batched_env, 1, HotPotato, max_env_steps=MOST_TURNS))
+    result = played(team, episodes=1, seed=3, person="player_1")
+    assert {agent for agent, _, _ in team.asked} == {"player_0", "player_2"}
+    assert len(result.episodes) == 1
+    assert "you are player_1" in capsys.readouterr().out
 
 
 def test_a_game_that_a_person_left_is_not_recorded(monkeypatch, tmp_path):

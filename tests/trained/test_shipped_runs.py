@@ -14,7 +14,7 @@ from tests.sentences import refusals
 
 NAMES = saved_runs.shipped_runs()
 SHIPPED = Path(saved_runs.__file__).parent / "gallery"
-MOST_BYTES, MOST_OF_ALL = 1_200_000, 20_000_000
+MOST_BYTES, MOST_OF_ALL = 2_000_000, 20_000_000
 
 
 @pytest.fixture(autouse=True)
@@ -40,6 +40,15 @@ def test_lbf_is_played_by_its_name_in_lbforaging_itself() -> None:
     assert result.returns[0].team.mean.value > 0.6
     team = mf.load("gallery:lbf_10x10_3p_3f_ppo")
     assert team.agents == ("agent_0", "agent_1", "agent_2")
+
+
+def test_connect_four_wins_against_random_play() -> None:
+    pytest.importorskip("pgx")
+    result = mf.evaluate("gallery:pgx_connect_four_self_play", episodes=20, against=["random"])
+    (against,) = result.comparisons
+    # From the empty board it lost none of 400 games.
+    assert against.results is not None
+    assert against.results.score.value > 0.5
 
 
 def test_a_copy_is_the_users_and_made_again_if_it_was_damaged(own_cache: Path) -> None:
