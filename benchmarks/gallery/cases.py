@@ -142,8 +142,8 @@ WITHOUT_PAGE: Mapping[str, str] = {
     "smax_3m_mappo": "has its results in docs/results.md",
     "smax_3m_qmix": "has its results in docs/results.md",
     "smax_3m_qmix_ppo": "has its results in docs/results.md",
-    "pgx_connect_four_self_play": "one seed is in docs/results.md",
-    "pgx_connect_four_pfsp": "one seed is in docs/results.md",
+    "pgx_connect_four_self_play": "three seeds are in docs/results.md",
+    "pgx_connect_four_pfsp": "three seeds are in docs/results.md",
     "overcooked_cramped_room_ppo": "has its results in docs/results.md",
     "vmas_balance_ppo": "needs the extra `vmas`, which is not installed with all others",
 }
