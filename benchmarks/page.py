@@ -3,6 +3,9 @@
 The runs of a round have the same seed, so they make the same computations. They are processes of their own, which run
 at the same time, so that whatever else the machine does slows down all alike; what is compared is their CPU time, as
 the system counts it. The reader of a page is in this process, and is not counted.
+
+A page works by the clock: it looks at the folder once a second. So what it adds is also given as the share of a core,
+over the time that the runs took, which is the share of the run itself if that has a core of its own.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from http.client import HTTPConnection
 from pathlib import Path
@@ -34,8 +38,9 @@ def _begun(case: str, env_steps: int, seed: int, folder: Path) -> subprocess.Pop
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
 
 
-def _cpu_s(case: str, run: subprocess.Popen[str]) -> float:
-    """Return the CPU time of a run in seconds, of user and system, once it has ended."""
+def _seconds(case: str, run: subprocess.Popen[str]) -> tuple[float, float]:
+    """Return the CPU time of a run in seconds, of user and system, and how long it took, once it has ended."""
+    began_s = time.perf_counter()
     for line in run.stdout or ():
         if case == "read" and (address := _ADDRESS.search(line)):
             threading.Thread(target=_read, args=address.groups(), daemon=True).start()
@@ -43,7 +48,7 @@ def _cpu_s(case: str, run: subprocess.Popen[str]) -> float:
     run.returncode = os.waitstatus_to_exitcode(status)
     if run.returncode:
         raise RuntimeError(f"{run.args} ended with {run.returncode}")
-    return used.ru_utime + used.ru_stime
+    return used.ru_utime + used.ru_stime, time.perf_counter() - began_s
 
 
 def _read(host: str, port: str, token: str) -> None:
@@ -59,13 +64,13 @@ def _read(host: str, port: str, token: str) -> None:
         pass
 
 
-def measure(rounds: int, env_steps: int) -> Iterator[list[float]]:
-    """Yield the CPU times of each round: of a run without a page, with one that nobody reads, and with one reader."""
+def measure(rounds: int, env_steps: int) -> Iterator[dict[str, tuple[float, float]]]:
+    """Yield the CPU time and the duration, in seconds, of the runs of each round, by case."""
     for number in range(rounds):
-        times: dict[str, float] = {}
+        times: dict[str, tuple[float, float]] = {}
 
-        def wait(case: str, run: Any, times: dict[str, float] = times) -> None:
-            times[case] = _cpu_s(case, run)
+        def wait(case: str, run: Any, times: dict[str, tuple[float, float]] = times) -> None:
+            times[case] = _seconds(case, run)
 
         with tempfile.TemporaryDirectory() as folder:
             runs = {case: _begun(case, env_steps, number, Path(folder, case)) for case in _CASES}
@@ -74,8 +79,9 @@ def measure(rounds: int, env_steps: int) -> Iterator[list[float]]:
                 thread.start()
             for thread in waiting:
                 thread.join()
-        print(f"  round {number + 1}: " + ", ".join(f"{case} {times[case]:.2f} s" for case in _CASES), flush=True)
-        yield [times[case] for case in _CASES]
+        shown = (f"{case} {times[case][0]:.2f} s in {times[case][1]:.0f} s" for case in _CASES)
+        print(f"  round {number + 1}: {', '.join(shown)}", flush=True)
+        yield times
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -85,16 +91,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--env-steps", type=int, default=200_000)
     given = parser.parse_args(arguments)
     found = list(measure(given.rounds, given.env_steps))
-    print(
-        f"{given.rounds} rounds of {given.env_steps:,} env steps, mean CPU time {mean(one[0] for one in found):.1f} s"
-    )
-    for place, case in enumerate(_CASES[1:], 1):
-        share = mean_estimate([times[place] / times[0] - 1 for times in found])
-        added = mean_estimate([times[place] - times[0] for times in found])
-        print(
-            f"a page that is {case}: {share.value:+.2%} of CPU time (95 % interval {share.low:+.2%} to "
-            f"{share.high:+.2%}; at most {TARGET:.0%}), {added.value:+.2f} s ({added.low:+.2f} to {added.high:+.2f})"
-        )
+    cpu_s = mean(times["none"][0] for times in found)
+    print(f"{given.rounds} rounds of {given.env_steps:,} env steps, mean CPU time {cpu_s:.1f} s, without a page")
+    for case in _CASES[1:]:
+        added = [times[case][0] - times["none"][0] for times in found]
+        of_run = [more / times["none"][0] for more, times in zip(added, found, strict=True)]
+        of_core = [more / times[case][1] for more, times in zip(added, found, strict=True)]
+        for whole, shares in (("CPU time", of_run), ("a core", of_core)):
+            share = mean_estimate(shares)
+            interval = f"95 % interval {share.low:+.2%} to {share.high:+.2%}"
+            print(f"a page that is {case}: {share.value:+.2%} of {whole}, {interval} (at most {TARGET:.0%})")
 
 
 if __name__ == "__main__":

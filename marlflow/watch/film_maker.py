@@ -26,7 +26,6 @@ def make_film(run_dir: Path, settings: Mapping[str, Any]) -> Path:
     `settings` are the fields of RunFilms, and the `mode` in which policies act. Raises MarlflowError.
     """
     team, folder = load(run_dir), run_dir / FILMS_FOLDER
-    folder.mkdir(exist_ok=True)
     film = folder / f"{team.checkpoint}.{settings['format']}"
     options = PlayOptions(
         episodes=1,
@@ -62,7 +61,7 @@ def main() -> int:
     try:
         make_film(run_dir, settings)
     except (MarlflowError, OSError) as error:
-        sys.stderr.write(" ".join(str(error).split()))
+        sys.stderr.write(f"\n{' '.join(str(error).split())}\n")
         return 1
     return 0
 

@@ -13,11 +13,10 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Annotated, Final, Literal
+from typing import Annotated, Final, Literal
 
 from marlflow.base.ranges import Count, Range, SomeShare
 from marlflow.observe.callback import Callback, EvaluationEvent, RunEnd, missing_extra
@@ -25,6 +24,8 @@ from marlflow.observe.report import RunInfo
 
 FILMS_FOLDER: Final = "films"
 """The folder of the films in a run's folder."""
+LOG: Final = "film_maker.log"
+"""What the last process that made a film has printed, in that folder."""
 _MOST_FAILURES = 3
 # Only the drawing is wanted of it: it uses no accelerator and no second core.
 _ENVIRON = {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu", "OMP_NUM_THREADS": "1"}
@@ -47,9 +48,8 @@ class RunFilms(Callback):
     limit_s: Annotated[int, Range(1, 3600)] = 120  #: seconds until a film is given up
 
     def __post_init__(self) -> None:
-        self._run_dir, self._mode = Path(), "as_learned"
+        self._run_dir, self._log, self._mode = Path(), Path(), "as_learned"
         self._maker: subprocess.Popen[bytes] | None = None
-        self._errors: IO[bytes] | None = None
         self._began_s = self._not_before_s = 0.0
         self._saved_at: int | None = None
         self._is_wanted = self._is_last = False
@@ -61,7 +61,7 @@ class RunFilms(Callback):
 
     def began(self, info: RunInfo) -> None:
         self.__post_init__()
-        self._run_dir = info.run_dir
+        self._run_dir, self._log = info.run_dir, info.run_dir / FILMS_FOLDER / LOG
         self._mode = info.configuration.get("evaluation", {}).get("mode", self._mode)
 
     def evaluated(self, evaluation: EvaluationEvent) -> None:
@@ -93,29 +93,24 @@ class RunFilms(Callback):
         if not is_due or self._maker is not None or self._failures == _MOST_FAILURES:
             return
         self._is_wanted, self._began_s = False, time.monotonic()
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  closed once the process has ended
         settings = json.dumps({**asdict(self), "mode": self._mode})
-        self._maker = subprocess.Popen(
-            [sys.executable, "-m", "marlflow.watch.film_maker", str(self._run_dir), settings],
-            env={**os.environ, **_ENVIRON},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=self._errors,
-        )
+        command = [sys.executable, "-m", "marlflow.watch.film_maker", str(self._run_dir), settings]
+        self._log.parent.mkdir(exist_ok=True)
+        with self._log.open("wb") as said:
+            self._maker = subprocess.Popen(
+                command, env={**os.environ, **_ENVIRON}, stdin=subprocess.DEVNULL, stdout=said, stderr=said
+            )
 
     def _end(self) -> None:
         """Wait for the film that is being made, if any; its process ends itself after `limit_s`."""
-        if self._maker is None or self._errors is None:
+        if self._maker is None:
             return
-        code = self._maker.wait()
-        with self._errors as errors:
-            errors.seek(0)
-            lines = errors.read().decode(errors="replace").strip().splitlines()
-        self._maker = None
+        code, self._maker = self._maker.wait(), None
         self._not_before_s = time.monotonic() + (time.monotonic() - self._began_s) * (1 / self.share - 1)
         self._failures = self._failures + 1 if code else 0
-        if code == -signal.SIGALRM:
-            lines = [f"it took more than limit_s={self.limit_s} seconds"]
         # An interrupt of the run reaches this process, too.
         if self._failures == 1 and code != -signal.SIGINT:
-            log.warning("no film of this run: %s", lines[-1] if lines else f"its process ended with {code}")
+            said = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            late = f"it took more than limit_s={self.limit_s} seconds"
+            ended = f"its process ended with {code}; see {self._log}"
+            log.warning("no film of this run: %s", late if code == -signal.SIGALRM else said[-1] if said else ended)
