@@ -64,23 +64,23 @@ def _read(host: str, port: str, token: str) -> None:
         pass
 
 
-def measure(rounds: int, env_steps: int) -> Iterator[dict[str, tuple[float, float]]]:
+def measure(seeds: Sequence[int], env_steps: int) -> Iterator[dict[str, tuple[float, float]]]:
     """Yield the CPU time and the duration, in seconds, of the runs of each round, by case."""
-    for number in range(rounds):
+    for seed in seeds:
         times: dict[str, tuple[float, float]] = {}
 
         def wait(case: str, run: Any, times: dict[str, tuple[float, float]] = times) -> None:
             times[case] = _seconds(case, run)
 
         with tempfile.TemporaryDirectory() as folder:
-            runs = {case: _begun(case, env_steps, number, Path(folder, case)) for case in _CASES}
+            runs = {case: _begun(case, env_steps, seed, Path(folder, case)) for case in _CASES}
             waiting = [threading.Thread(target=wait, args=one) for one in runs.items()]
             for thread in waiting:
                 thread.start()
             for thread in waiting:
                 thread.join()
         shown = (f"{case} {times[case][0]:.2f} s in {times[case][1]:.0f} s" for case in _CASES)
-        print(f"  round {number + 1}: {', '.join(shown)}", flush=True)
+        print(f"  seed {seed}: {', '.join(shown)}", flush=True)
         yield times
 
 
@@ -88,9 +88,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--env-steps", type=int, default=200_000)
     given = parser.parse_args(arguments)
-    found = list(measure(given.rounds, given.env_steps))
+    seeds = range(given.first_seed, given.first_seed + given.rounds)
+    found = list(measure(seeds, given.env_steps))
     cpu_s = mean(times["none"][0] for times in found)
     print(f"{given.rounds} rounds of {given.env_steps:,} env steps, mean CPU time {cpu_s:.1f} s, without a page")
     for case in _CASES[1:]:
