@@ -24,6 +24,7 @@ from benchmarks import (
     learning,
     meta,
     output,
+    page,
     ray_calls,
     rollout_worker,
     round_hops,
@@ -52,6 +53,7 @@ BENCHMARKS: tuple[tuple[str, tuple[Callable[[], object], ...]], ...] = (
     ("devices and precisions", (devices.report,)),
     ("two workers, sampling only", (sampling.report,)),
     ("an environment that prints", (output.report,)),
+    ("a run that serves a page", (partial(page.main, []),)),
     (
         "PPO and DQN together",
         (

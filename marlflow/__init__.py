@@ -222,6 +222,7 @@ if TYPE_CHECKING:
     )
     from marlflow.trained.export import Exported, export
     from marlflow.trained.team import Team, TrainedPolicy, load
+    from marlflow.watch.run_films import RunFilms
     from marlflow.watch.run_page import RunPage
 
 __version__ = "0.1.0"
@@ -252,8 +253,8 @@ __all__ = [
     "PopulationBasedTraining", "PopulationChange", "Prioritized", "Problem", "Publish", "QNetwork", "Random",
     "RandomSeats", "Range", "RatingSettings", "Record", "RecordsDamaged", "RecurrentPPO", "RecurrentTorso",
     "RecurrentTorsoConfig", "Replay", "ReplayBuffer", "Report", "Reprioritize", "Reservoir", "Reset", "Resources",
-    "Result", "RewardUnit", "Rollouts", "Rotation", "RoundEvent", "RowRandom", "Rule", "RunEnd", "RunInfo", "RunPage",
-    "RunPlacement", "RuntimeConfig", "RuntimeFailed", "ScheduledFloat", "Scripted", "ShardedBatch", "Shards",
+    "Result", "RewardUnit", "Rollouts", "Rotation", "RoundEvent", "RowRandom", "Rule", "RunEnd", "RunFilms", "RunInfo",
+    "RunPage", "RunPlacement", "RuntimeConfig", "RuntimeFailed", "ScheduledFloat", "Scripted", "ShardedBatch", "Shards",
     "SnapshotEnv", "SnapshotLost", "SnapshotRules", "SplitSegments", "StageFailed", "Stalled", "Stop", "StopRun",
     "StoreSettings", "StoredReplay", "SyncTarget", "Team", "TorchLearner", "TorchOptimizer", "TorsoConfig",
     "TrackioSink", "TrainBatch", "TrainedPolicy", "Traits", "Transformer", "Transitions", "Trial", "Uniform", "Update",

@@ -32,7 +32,7 @@ FILES: Final = (
     "optimization_results.yaml",
 )
 """The files of a run, and of a sweep."""
-FOLDERS: Final = (".hydra", "evaluations", "exports", "league", "record", "played")
+FOLDERS: Final = (".hydra", "evaluations", "exports", "films", "league", "record", "played")
 """The folders of a run in which any link is checked."""
 OUTER: Final = ("checkpoints", "wandb", ".submitit", ".tune", ".jobs")
 """Folders that are checked themselves: a checkpoint is read without following links, others write the rest."""

@@ -93,6 +93,7 @@ NAMES_BY_MODULE: Mapping[str, str] = {
     "marlflow.observe.report": "Report RunInfo",
     "marlflow.observe.trackio": "TrackioSink",
     "marlflow.observe.wandb": "WandbSink",
+    "marlflow.watch.run_films": "RunFilms",
     "marlflow.watch.run_page": "RunPage",
     "marlflow.policy.actor": "Actor NetworkActor",
     "marlflow.policy.normalized": "ValueCritic",

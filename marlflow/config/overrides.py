@@ -46,6 +46,7 @@ from marlflow.config.suggestions import (
     no_option,
     no_section,
     package_problem,
+    sink_as_setting,
     value_for_choice,
 )
 from marlflow.config.target_nodes import ENV_KEYS
@@ -346,7 +347,8 @@ def _value_settled(
             yield problem
         return
     for value in word.values():
-        if problem := value_for_choice(word.line, word.key, value) or no_league(word.key, config):
+        problem = value_for_choice(word.line, word.key, value) or sink_as_setting(word.line, word.key)
+        if problem := problem or no_league(word.key, config):
             word.prefix = None
             yield problem
             return

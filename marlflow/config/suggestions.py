@@ -36,6 +36,8 @@ _CHOSEN = {
 }
 # Sections of which each entry is a choice of a group, or one's own.
 _SEVERAL = {"callbacks": ("callback", "callback"), "log.sinks": ("sinks", "sink")}
+# Names of sinks elsewhere, such as of the command that shows the same page.
+_OF_SINKS = {"watch": "page", "control": "page.control", "film": "films"}
 _PACKAGE = "# @package _global_"
 _MOST_NAMED = 3
 
@@ -53,6 +55,23 @@ def value_for_choice(line: str, key: str, value: Any) -> str | None:
         if re.fullmatch(pattern, key):
             return f"{line} is not how {_article(group)} {group} is chosen; write {group}@{key}={value}"
     return None
+
+
+def sink_as_setting(line: str, key: str) -> str | None:
+    """Return the error for `log.page=true` or `watch.control=true`, as if a sink, or its setting, were one of the run.
+
+    >>> sink_as_setting("watch.control=true", "watch.control")
+    'there is no watch.control; write sinks=page log.sinks.page.control=true'
+    """
+    if key.startswith("log.sinks."):
+        return None
+    named = key.removeprefix("log.").removeprefix("sinks.")
+    sink, _, setting = _OF_SINKS.get(named, named).partition(".")
+    sink = _OF_SINKS.get(sink, sink)
+    if sink not in names("sinks"):
+        return None
+    value = f" log.sinks.{sink}.{setting}={line.partition('=')[2]}" if setting else ""
+    return f"there is no {key}; write sinks={sink}{value}"
 
 
 def no_league(key: str, config: Mapping[str, Any]) -> str | None:

@@ -40,7 +40,8 @@ class PlayOptions:
     `video` is the file to write, or None to watch. `view` is `auto`, `window` or `terminal`. `person` is the agent that
     a person plays. `against` plays the other sides, and `seats` says who plays single agents. `clock_s` is the time
     of a person for each decision in the terminal. `record` is the folder of the dataset with the person's rows. `fps`
-    is in env steps per second (None: as the environment declares, or 10).
+    is in env steps per second (None: as the environment declares, or 10). A video has at most `most_frames` frames, of
+    at most `longest_side` pixels in width and height (None: any).
     """
 
     episodes: int = 3
@@ -54,6 +55,8 @@ class PlayOptions:
     clock_s: float | None = None
     record: Path | None = None
     fps: float | None = None
+    most_frames: int | None = None
+    longest_side: int | None = None
 
     def problems(self) -> Iterator[str]:
         """Yield their problems that do not depend on the run."""
@@ -72,7 +75,7 @@ class PlayOptions:
 class PlayResult:
     """The episodes that were played to their ends, and the files that were written.
 
-    `seating` says who played each agent; `you` is the person. `stopped`: the person ended the games.
+    `seating` says who played each agent; `you` is the person. `stopped`: the person, or a full video, ended the games.
     """
 
     seed: int
@@ -176,7 +179,7 @@ class _Game:
         """Write the games as a video, and a description of them as a JSON file."""
         video = self._stack.enter_context(_described(self._team, self._options, self._played, path))
         self._played.video, self._played.fps = path, video.fps
-        self.watchers.append(VideoWatcher(self._env, video))
+        self.watchers.append(VideoWatcher(self._env, video, self._options.most_frames))
 
     def seat_person(self, agent: str, by_keys: bool) -> None:
         """Let a person play `agent`, and record the person's rows if that is asked for."""
@@ -225,7 +228,7 @@ class _Game:
 @contextmanager
 def _described(team: Team, options: PlayOptions, played: PlayResult, path: Path) -> Iterator[VideoWriter]:
     """Open a video, and write a description of its contents to `<name>.json` at its end."""
-    video = VideoWriter(path, played.fps)
+    video = VideoWriter(path, played.fps, options.longest_side)
     try:
         with video:
             yield video

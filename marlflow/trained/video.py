@@ -5,6 +5,7 @@ A file is written under another name, and renamed when it is complete.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -145,14 +146,16 @@ class VideoWriter:
         with VideoWriter(Path("out.mp4"), fps=30) as video:
             video.add(frame)
 
-    The first frame sets the size, rounded up to even numbers unless the file is a gif or webp; other frames are scaled
-    down to it if they are larger, and centered on black. Frames are encoded at once, so memory does not grow. Also
-    after an exception, the file has the frames up to then; without any frame there is no file.
+    The first frame sets the size, rounded up to even numbers unless the file is a gif or webp, and at most
+    `longest_side` pixels wide and high (None: any); frames are scaled down to it if they are larger, and centered on
+    black. Frames are encoded at once, so memory does not grow. Also after an exception, the file has the frames up to
+    then; without any frame there is no file.
     """
 
-    def __init__(self, path: Path, fps: float) -> None:
+    def __init__(self, path: Path, fps: float, longest_side: int | None = None) -> None:
         check_video_path(path)
         self.path = path
+        self._longest_side = longest_side
         self.frames = self.repeated = 0
         self._last: Array | None = None
         self._kind = path.suffix.lower()
@@ -213,6 +216,8 @@ class VideoWriter:
 
     def _open(self, av: Any, frame: Array) -> None:
         height, width = frame.shape[:2]
+        factor = min(1.0, (self._longest_side or math.inf) / max(height, width))
+        height, width = max(1, round(height * factor)), max(1, round(width * factor))
         form = _FORMATS[self._kind]
         even = 0 if self._kind in _PICTURES else 1
         self.size = width + (width & even), height + (height & even)

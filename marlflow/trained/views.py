@@ -15,7 +15,7 @@ from marlflow.base.progress import progress
 from marlflow.base.spaces import Spaces
 from marlflow.env.adapter import StepResult
 from marlflow.trained.boards import Board, board_of, innermost
-from marlflow.trained.games import Decision, Episode, Watcher
+from marlflow.trained.games import Decision, Episode, Stopped, Watcher
 from marlflow.trained.person_rows import EpisodeRows, PersonDataset
 from marlflow.trained.video import FrameInvalid, VideoWriter, rgb_frame
 from marlflow.trained.window import check_display, manual_policy_of
@@ -120,11 +120,11 @@ class VideoWatcher(Watcher):
     """Adds a frame to `video` after each reset and each env step: an episode of n env steps has n + 1 frames.
 
     If the environment renders nothing, the last frame is repeated. Raises MarlflowError if there is no frame yet, or if
-    what the environment renders is not an image.
+    what the environment renders is not an image, and Stopped once the video has `most_frames` (None: any).
     """
 
-    def __init__(self, env: Any, video: VideoWriter) -> None:
-        self._env, self._video = env, video
+    def __init__(self, env: Any, video: VideoWriter, most_frames: int | None = None) -> None:
+        self._env, self._video, self._most_frames = env, video, most_frames
 
     def began(self, episode: Episode) -> None:
         self._episode = episode
@@ -148,6 +148,8 @@ class VideoWatcher(Watcher):
         else:
             mode = getattr(self._env, "render_mode", None)
             raise MarlflowError(f"render() of the environment returned nothing in its render mode {mode!r}")
+        if self._video.frames == self._most_frames:
+            raise Stopped
 
 
 class TextWatcher(Watcher):

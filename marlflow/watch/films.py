@@ -1,4 +1,4 @@
-"""The film that a page shows of a run: the newest that `marlflow play --video` has written into its folder."""
+"""The film that a page shows: the newest that the run itself or `marlflow play` has written into the run's folder."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from marlflow.html_report.extras import FILMS
+from marlflow.watch.run_films import FILMS_FOLDER
 
 _MOST_BYTES = 1_000_000
 
@@ -29,19 +30,23 @@ class Film:
 
 
 def newest_film(folder: Path) -> Film | None:
-    """Return the newest film that lies in `folder` itself and is no link; None if there is none.
+    """Return the newest film that lies in `folder` itself or in its `films`, and is no link; None if there is none.
 
     Beside a whole film lies its description, `<name>.json`, which names it and is written after it.
     """
-    films = []
+    own = folder / FILMS_FOLDER
+    films = [film for where in (folder, *([] if own.is_symlink() else [own])) for film in _films(where)]
+    return max(films, key=lambda film: film.written_ns, default=None)
+
+
+def _films(folder: Path) -> list[Film]:
     try:
         with os.scandir(folder) as entries:
-            for entry in entries:
-                if Path(entry.name).suffix in FILMS and entry.is_file(follow_symlinks=False):
-                    films.append(_film(Path(entry.path)))
+            paths = [Path(entry.path) for entry in entries if entry.is_file(follow_symlinks=False)]
     except OSError:
-        return None
-    return max((film for film in films if film is not None), key=lambda film: film.written_ns, default=None)
+        return []
+    films = (_film(path) for path in paths if path.suffix in FILMS)
+    return [film for film in films if film is not None]
 
 
 def _film(path: Path) -> Film | None:

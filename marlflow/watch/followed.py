@@ -121,8 +121,8 @@ class FollowedRun:
         if not isinstance(report, dict) or (env_steps := number(report, "env_steps")) is None:
             return
         self.before, self.last = self.last, report
-        for name, value in _measured(report):
-            self.curves.setdefault(name, Curve()).add(int(env_steps), value)
+        for name, at, value in _measured(report):
+            self.curves.setdefault(name, Curve()).add(int(env_steps if at is None else at), value)
 
     # -- what the page shows ----------------------------------------------------------------------------------------
 
@@ -197,21 +197,22 @@ class FollowedRun:
         return None if value is None or seconds <= 0 else max(0.0, (value - (_number(before) or 0.0)) / seconds)
 
 
-def _measured(report: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """Yield the numbers of a report that have curves, each as `picture | policy`."""
+def _measured(report: Mapping[str, Any]) -> Iterator[tuple[str, float | None, float]]:
+    """Yield the numbers of a report that have curves, each as `picture | policy`, its env steps and its value.
+
+    The env steps of None are the report's. Those of an evaluation are earlier, if it was made between two reports.
+    """
     for policy, values in section(report, "policies").items():
         named = [
-            ("return", number(values, "return_mean")),
-            ("episode length", number(values, "episode_env_steps_mean")),
+            ("return", None, number(values, "return_mean")),
+            ("return in evaluation", number(values, "eval_env_steps"), number(values, "eval_return_mean")),
+            ("episode length", None, number(values, "episode_env_steps_mean")),
+            *((name, None, _number(value)) for name, value in section(values, "infos").items()),
         ]
-        # Later reports repeat an evaluation, until the next one.
-        if number(values, "eval_env_steps") == number(report, "env_steps"):
-            named.append(("return in evaluation", number(values, "eval_return_mean")))
-        named += [(name, _number(value)) for name, value in section(values, "infos").items()]
-        yield from ((f"{name} | {policy}", value) for name, value in named if value is not None)
+        yield from ((f"{name} | {policy}", at, value) for name, at, value in named if value is not None)
     for learner, values in section(report, "learners").items():
         losses = [(name, _number(value)) for name, value in section(values, "loss").items()]
-        yield from ((f"{name} | {learner}", value) for name, value in losses if value is not None)
+        yield from ((f"{name} | {learner}", None, value) for name, value in losses if value is not None)
 
 
 def _number(value: object) -> float | None:

@@ -244,6 +244,26 @@ def test_a_key_below_a_value_that_has_none_is_told_in_words_of_marlflow(override
     assert problem in refusals(ConfigInvalid, experiment_of, *overrides)
 
 
+@pytest.mark.parametrize(
+    ("override", "problem"),
+    [
+        ("log.page=true", "there is no log.page; write sinks=page"),
+        ("+log.page=true", "there is no log.page; write sinks=page"),
+        ("page=true", "there is no page; write sinks=page"),
+        ("wandb.project=tag", "there is no wandb.project; write sinks=wandb log.sinks.wandb.project=tag"),
+        *(
+            (f"{key}=true", f"there is no {key}; write sinks=page log.sinks.page.control=true")
+            for key in ("watch.control", "log.page.control", "control")
+        ),
+    ],
+)
+@pytest.mark.parametrize("chosen", [[], ["sinks=page"]])
+def test_a_sink_as_a_setting_of_the_run_is_answered_with_its_choice(
+    chosen: list[str], override: str, problem: str
+) -> None:
+    assert refusals(ConfigInvalid, experiment_of, *chosen, override) == [problem]
+
+
 def test_a_later_override_may_change_a_key_that_an_earlier_one_adds() -> None:
     config = prepared("stop={env_steps: 3}", "stop.time_s=4", "callbacks.a={x: 1}", "callbacks.a.x=2").config
     assert (config.stop.env_steps, config.stop.time_s, config.callbacks.a.x) == (3, 4, 2)

@@ -62,6 +62,16 @@ def test_every_frame_is_there_in_order_and_at_its_time(tmp_path, kind):
     assert [one.name for one in tmp_path.iterdir()] == [path.name]
 
 
+@pytest.mark.parametrize("kind", FORMATS)
+def test_frames_are_scaled_down_to_the_longest_side(tmp_path, kind):
+    path = tmp_path / f"out.{kind}"
+    with VideoWriter(path, fps=10, longest_side=32) as video:
+        for number in range(3):
+            video.add(marked(number, height=48, width=64))
+    assert video.size == (32, 24)
+    assert {frame.shape for _, frame in read(path)[0]} == {(24, 32, 3)}
+
+
 @pytest.mark.parametrize("kind", PICTURES)
 def test_pillow_reads_animated_pictures_which_repeat_for_ever(tmp_path, kind):
     with VideoWriter(tmp_path / f"out.{kind}", fps=10) as video:

@@ -41,6 +41,14 @@ def test_reports_are_added_as_they_are_written(tmp_path: Path) -> None:
     assert followed.summary()["of_env_steps"] == 3000
 
 
+def test_an_evaluation_is_shown_at_its_own_env_steps(tmp_path: Path) -> None:
+    evaluations = [policy(evaluated=1.0, at=40), policy(), policy(evaluated=3.0, at=300)]
+    reports = [report(steps, {"prey": values}) for steps, values in zip((100, 200, 300), evaluations, strict=True)]
+    followed = FollowedRun(write_run(tmp_path / "run", reports, config()), "run")
+    followed.read()
+    assert followed.details()["curves"] == {"return in evaluation | prey": [(40, 1.0), (300, 3.0)]}
+
+
 def test_a_resumed_run_loses_what_it_has_dropped(tmp_path: Path) -> None:
     run = written(tmp_path / "run", 100, 200, 300)
     followed = FollowedRun(run, "run")
