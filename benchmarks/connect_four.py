@@ -1,31 +1,16 @@
-"""Games of connect four between the members of runs and scripted players, in both seats, with confidence intervals.
-
-All games of a call are played by one rollout worker, 64 at a time. Each pair plays half of its games in each seat.
-"""
+"""Games of connect four between members of runs and scripted players, in both seats, with confidence intervals."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from itertools import combinations
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
+import marlflow as mf
+from marlflow.league.comparison import Results
+from marlflow.policy.actor import EvaluationMode
 
-from marlflow.batches.items import Weights
-from marlflow.config.checked import CheckedExperiment
-from marlflow.policy.actor import Actor, EvaluationMode
-from marlflow.policy.connect_four import one_ply
-from marlflow.policy.scripted import CallableActor, RandomActor
-from marlflow.runs.saved_league import SavedRun, league_of, saved_run
-from marlflow.runs.saved_policies import saved_policy
-from marlflow.sampling import RolloutWorker, SamplerConfig
-from marlflow.sampling.protocol import EvaluationRequest, FrozenPolicy
-
-SEATS = ("player_0", "player_1")
-_NUM_ENVS = 64
 _Z = 1.96
 
 
@@ -66,72 +51,40 @@ class Score:
         return f"{self.win_rate:.3f} [{low:.3f}, {high:.3f}]"
 
 
-@dataclass(slots=True)
-class Table:
-    """Players by name, `random` and `one_ply` among them, who can be seated against each other.
+Scores = Mapping[tuple[str, str], Score]
+"""The score of the first of each pair."""
 
-    `frozen` has members of runs, by names such as `pfsp/main@3`; all have the spaces and the model of `experiment`.
+
+def scores(
+    run_dir: Path,
+    members: Sequence[str],
+    against: Sequence[str],
+    games: int,
+    seed: int,
+    mode: EvaluationMode = "sampled",
+) -> Scores:
+    """Return the score of each of `members` against each of `against`, over `games` games in each of the two seats.
+
+    Names are as in `mf.evaluate` of the run. Games have no random opening.
     """
-
-    experiment: CheckedExperiment
-    seed: int = 0
-    frozen: dict[str, FrozenPolicy] = field(default_factory=dict)
-    _next: int = 0
-
-    def add(self, run: str, run_dir: Path, members: Sequence[str] | None = None) -> list[str]:
-        """Add members of a run, all that learned by default; return their names."""
-        saved = saved_run(run_dir)
-        league = league_of(saved)
-        (policy,) = league.members.incarnations
-        names = [*league.members.snapshots, policy] if members is None else list(members)
-        for member in names:
-            self.frozen[f"{run}/{member}"] = FrozenPolicy(policy, _weights(saved, member))
-        return [f"{run}/{member}" for member in names]
-
-    def play(self, pairs: Sequence[tuple[str, str]], games: int, mode: EvaluationMode = "sampled") -> list[Score]:
-        """Return the score of each pair's first player, over `games` games in each of the two seats."""
-        seatings = [(pair, seats) for pair in pairs for seats in (pair, pair[::-1]) for _ in range(games)]
-        matchups = [dict(zip(SEATS, seats, strict=True)) for _, seats in seatings]
-        numbers = range(self._next, self._next + len(matchups))
-        self._next += len(matchups)
-        worker = self._worker()
-        try:
-            results = worker.evaluate(EvaluationRequest(numbers, {}, matchups, mode, self.frozen)).episodes
-        finally:
-            worker.close()
-        counts = {pair: [0, 0, 0] for pair in pairs}
-        for (pair, seats), result in zip(seatings, results, strict=True):
-            won = result.returns[SEATS[seats.index(pair[0])]]
-            counts[pair][1 - int(np.sign(won))] += 1
-        return [Score(*counts[pair]) for pair in pairs]
-
-    def _worker(self) -> RolloutWorker:
-        spec = self.experiment.spec
-        (policy,) = {name for name, one in spec.policies.items() if one.algorithm.capabilities.learns}
-        spaces = spec.policies[policy].spaces
-        factories: dict[str, Callable[[], Actor]] = {
-            policy: spec.policies[policy].actor,
-            "random": partial(RandomActor, spaces.action),
-            "one_ply": partial(CallableActor, one_ply),
-        }
-        config = SamplerConfig(
-            spec.make_env, range(_NUM_ENVS), None, seed=self.seed, spaces=dict.fromkeys(factories, spaces)
-        )
-        return RolloutWorker(config, factories)
+    found = mf.evaluate(run_dir, None, members, against, 2 * games, seed, mode, env={"wrappers": []})
+    return {(one.member, one.opponent): _score(one.results) for one in found.comparisons if one.results is not None}
 
 
-def _weights(run: SavedRun, member: str) -> Weights:
-    found = saved_policy(run, member)
-    return Weights(found.description["version"], found.flat)
+def _score(results: Results) -> Score:
+    wins, draws, losses = (round(one.value * results.games) for one in (results.win, results.draw, results.loss))
+    return Score(wins, draws, losses)
 
 
-def round_robin(table: Table, names: Sequence[str], games: int) -> Mapping[tuple[str, str], Score]:
+def round_robin(run_dir: Path, names: Sequence[str], games: int, seed: int) -> Scores:
     """Return the score of each pair of `names`, over `games` games in each seat."""
-    pairs = list(combinations(names, 2))
-    return dict(zip(pairs, table.play(pairs, games), strict=True))
+    found: dict[tuple[str, str], Score] = {}
+    for number, name in enumerate(names[:-1], 1):
+        found |= scores(run_dir, [name], names[number:], games, seed)
+    return found
 
 
-def standings(names: Sequence[str], scores: Mapping[tuple[str, str], Score]) -> Iterator[tuple[str, Score]]:
+def standings(names: Sequence[str], scores: Scores) -> Iterator[tuple[str, Score]]:
     """Yield each name with the sum of its games, best first."""
     sums = {}
     for name in names:

@@ -26,7 +26,7 @@ if __name__ == "__main__":
 import numpy as np
 import torch
 
-from benchmarks.connect_four import Table, round_robin, standings
+from benchmarks.connect_four import round_robin, scores, standings
 from benchmarks.equilibria import (
     Members,
     best_greedy_pair,
@@ -41,13 +41,14 @@ from marlflow.driver.checkpointing import saved_at
 from marlflow.league.exploitability import InformationStates
 from marlflow.league.solvers import nash, uniform
 from marlflow.observe.sinks import METRICS, read_metrics
+from marlflow.policy.actor import EvaluationMode
+from marlflow.runs.saved_league import saved_league
 
 FOLDER = Path("runs/league_learning")
 BIASED_NASH = np.array([0.0625, 0.625, 0.3125])
 GAMES = 1_000
 ROUND_ROBIN_GAMES = 40
 ROUND_ROBIN_MEMBERS = 10
-_NO_OPENING = "wrappers=[]"
 
 
 @dataclass(frozen=True)
@@ -153,13 +154,11 @@ def _nfsp(case: Case, seed: int) -> Iterator[str]:
 
 def _connect_four(case: Case, seed: int) -> Iterator[str]:
     """Win rates of the final policy against scripted players, over both seats; games have no random opening."""
-    table = Table(checked([*case.words, _NO_OPENING]), seed)
-    (live,) = table.add(case.name, case.run_dir(seed), ["main"])
-    opponents = {"random": 0.99, "one_ply": 0.90}
-    for mode in ("sampled", "greedy"):
-        for (opponent, bar), score in zip(
-            opponents.items(), table.play([(live, name) for name in opponents], GAMES, mode), strict=True
-        ):
+    bars = {"random": 0.99, "one_ply": 0.90}
+    modes: tuple[EvaluationMode, ...] = ("sampled", "greedy")
+    for mode in modes:
+        for (_, opponent), score in scores(case.run_dir(seed), ["main"], list(bars), GAMES, seed, mode).items():
+            bar = bars[opponent]
             reached = "reached" if score.win_rate >= bar else "MISSED"
             yield f"{mode} against {opponent}: win rate {score} over {score.games:,} games (bar >= {bar:g}: {reached})"
 
@@ -167,24 +166,24 @@ def _connect_four(case: Case, seed: int) -> Iterator[str]:
 def _round_robin(case: Case, seed: int) -> Iterator[str]:
     """Games between members of both runs of a seed, and scripted players."""
     del case
-    pfsp, self_play = CASES["connect_four_pfsp"], CASES["connect_four_self_play"]
-    table, names = Table(checked([*pfsp.words, _NO_OPENING]), seed), ["random", "one_ply"]
-    for one in (pfsp, self_play):
-        added = table.add(one.name.removeprefix("connect_four_"), one.run_dir(seed))
+    dirs = {name: CASES[f"connect_four_{name}"].run_dir(seed) for name in ("pfsp", "self_play")}
+    own = dirs["pfsp"]
+    members = {name: [*saved_league(folder).members.snapshots, "main"] for name, folder in dirs.items()}
+    names = ["random", "one_ply"]
+    for run, folder in dirs.items():
         # Evenly over the run, the final policy included.
-        picked = np.unique(np.linspace(0, len(added) - 1, ROUND_ROBIN_MEMBERS).round().astype(int))
-        names += [added[number] for number in picked]
-    scores = round_robin(table, names, ROUND_ROBIN_GAMES)
-    for place, (name, score) in enumerate(standings(names, scores), 1):
-        yield f"{place:2} {name:20} {score} over {score.games:,} games"
+        picked = np.unique(np.linspace(0, len(members[run]) - 1, ROUND_ROBIN_MEMBERS).round().astype(int))
+        names += [f"{folder}:{members[run][number]}" for number in picked]
+    found = round_robin(own, names, ROUND_ROBIN_GAMES, seed)
+    for place, (name, score) in enumerate(standings(names, found), 1):
+        yield f"{place:2} {name} {score} over {score.games:,} games"
     for run, other in (("pfsp", "self_play"), ("self_play", "pfsp")):
-        others = [name for name in names if name.startswith(f"{other}/") and "@" in name]
-        pairs = [(f"{run}/main", name) for name in others]
-        against = dict(zip(others, table.play(pairs, 5 * ROUND_ROBIN_GAMES), strict=True))
-        worst = min(against, key=lambda name: against[name].win_rate)
-        yield f"{run}/main at worst against snapshots of {other}: {against[worst]} against {worst}"
-    (final,) = table.play([("pfsp/main", "self_play/main")], GAMES)
-    yield f"pfsp/main against self_play/main: {final} over {final.games:,} games"
+        others = [name for name in names if name.startswith(f"{dirs[other]}:") and "@" in name]
+        against = scores(own, [f"{dirs[run]}:main"], others, 5 * ROUND_ROBIN_GAMES, seed)
+        (_, hardest), worst = min(against.items(), key=lambda item: item[1].win_rate)
+        yield f"{run}:main at worst against snapshots of {other}: {worst} against {hardest}"
+    (final,) = scores(own, ["main"], [f"{dirs['self_play']}:main"], GAMES, seed).values()
+    yield f"pfsp:main against self_play:main: {final} over {final.games:,} games"
 
 
 def _against_itself(game: str, env_steps: int) -> tuple[str, ...]:

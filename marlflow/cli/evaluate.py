@@ -99,6 +99,7 @@ Seeds differ from the seeds of training, and the same command plays the same gam
 
 names, with commas between them:
   main, main@3            a member of the run's league, or a policy of a run without a league
+  one_ply                 a policy of the run that does not learn, one of evaluation.opponents for example
   random                  acts uniformly at random
   team                    the policies of the run, each for the agents that it played in training
   mixture                 the meta-strategy of a run with league=psro: a member is drawn for each role and game

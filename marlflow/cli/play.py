@@ -114,6 +114,7 @@ window with the keys of the environment, if it has any (pistonball, cooperative_
 
 who plays, in against= and seats=:
   main, main@3            a policy of the run, or a member of its league
+  one_ply                 a policy of the run that does not learn, one of evaluation.opponents for example
   random                  acts uniformly at random
   RUN2:main               a policy or member of another run
   main12.safetensors      a file of marlflow league --export

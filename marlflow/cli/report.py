@@ -39,7 +39,7 @@ def _lines(comparisons: Sequence[GroupComparison]) -> Iterator[str]:
     environments = {comparison.task.name for comparison in comparisons}
     for comparison in comparisons:
         digits = decimals(comparison)
-        where = f"{comparison.task.name}, " if len(environments) > 1 else ""
+        where = f"{comparison.task.name}: " if len(environments) > 1 else ""
         what = f"{comparison.measure.unit}, {comparison.mode}; final {comparison.summary or 'return'}"
         yield f"{where}{comparison.measure.title} ({comparison.measure.key}), {what}:"
         width = max(len(row.group.name) for row in comparison.rows)

@@ -160,7 +160,12 @@ def _schedule(checked: CheckedExperiment, arguments: Arguments) -> _Schedule | N
     most = experiment.stop.env_steps
     if most is None:
         raise ConfigInvalid(["scheduler=asha needs the end of a trial in env steps: set stop.env_steps"])
-    grace = arguments["grace_env_steps"] or max(1, int(most / arguments["reduction_factor"] ** 2))
+    # The first of these that a trial reaches by default has at least one round, one report and one evaluation.
+    intervals = [a_round, experiment.log.every_env_steps]
+    if _is_of_evaluation(experiment):
+        intervals.append(experiment.evaluation.every_env_steps or most)
+    usual = max(1, int(most / arguments["reduction_factor"] ** 2))
+    grace = arguments["grace_env_steps"] or max(usual, *(every for every in intervals if every < most), 1)
     problems = []
     if grace >= most:
         problems.append(f"grace_env_steps={grace:,} must be less than stop.env_steps={most:,}")
@@ -303,7 +308,8 @@ COMMAND = Command(
         ),
         Option(
             "grace_env_steps",
-            "env steps at which trials are compared first; by default stop.env_steps / reduction_factor^2",
+            "env steps at which trials are compared first; by default stop.env_steps / reduction_factor^2, or after the "
+            "first report, and evaluation if the objective is of one",
             "whole number",
             "N",
             low=1,

@@ -1,4 +1,4 @@
-"""The names that Stable-Baselines3, RLlib, CleanRL and BenchMARL have for settings."""
+"""The names that Stable-Baselines3, RLlib, CleanRL and BenchMARL have for settings, and settings that are parts now."""
 
 from __future__ import annotations
 
@@ -159,6 +159,18 @@ FOREIGN_NAMES: Final = {
     **_same("policy_mapping_fn", "mapping"),
     **_same("exp_name experiment_name run_name", "name"),
 }
+
+_VALUES: Final = "parts@{parts}.values=pop_art, or {parts}.values=null for false"
+BECAME_PARTS: Final = {
+    "cost_limit": "parts@{parts}.cost=cost_limit {parts}.cost.limit=<limit>",
+    "initial_multiplier": "{parts}.cost.initial_multiplier",
+    "kl_to_reference": "parts@{parts}.reference=kl_to_reference {parts}.reference.beta=<beta>",
+    "multiplier_learning_rate": "{parts}.cost.multiplier_learning_rate",
+    "normalise_returns": _VALUES,
+    "normalize_rewards": "parts@{parts}.rewards=reward_unit, or {parts}.rewards=null for false",
+    "normalize_values": _VALUES,
+}
+"""Settings that have become parts: what to write on the command line, where `parts` is the key of an algorithm."""
 
 
 def own_key(path: str, key: str, known: Collection[str]) -> str | None:

@@ -44,6 +44,7 @@ from marlflow.config.suggestions import (
     no_entry,
     no_league,
     no_option,
+    no_place,
     no_section,
     package_problem,
     sink_as_setting,
@@ -297,7 +298,7 @@ def _choices_settled(words: Sequence[_OverrideWord], groups: Groups, folders: Se
         elif _NEW_PART.fullmatch(word.key):
             word.prefix = "+"
         else:
-            yield f"there is no {word.key} to choose{meant(word.key, sorted(known), 'there are')}"
+            yield no_place(word.key, word.read.key_or_group, sorted(known))
 
 
 def _option_problems(word: _OverrideWord, groups: Groups, folders: Sequence[str]) -> Iterator[str]:
@@ -316,7 +317,8 @@ def _option_problems(word: _OverrideWord, groups: Groups, folders: Sequence[str]
                 elif group not in _OPTIONAL:
                     yield f"{word.line}: {group} cannot be null; choose {enumerated(options)}"
             elif str(choice) not in options:
-                yield no_option(group, str(choice), options, folders)
+                elsewhere = [name for name in groups.names() if name != group and str(choice) in groups.options(name)]
+                yield no_option(group, str(choice), options, folders, elsewhere)
             elif problem := package_problem(group, str(choice), folders):
                 yield problem
     if package is None and group in CHOSEN_FOR_ONE:

@@ -16,7 +16,7 @@ from marlflow.algorithms.reward_unit import RewardUnit
 from marlflow.algorithms.shipped import SHIPPED
 from marlflow.base.errors import Problem
 from marlflow.base.sentences import misspelled_key, nearest
-from marlflow.config.other_names import FOREIGN_NAMES, own_key
+from marlflow.config.other_names import BECAME_PARTS, FOREIGN_NAMES, own_key
 from marlflow.config.target_nodes import TARGET
 
 KEYS: Final = {
@@ -28,17 +28,6 @@ KEYS: Final = {
     "waiting_fragments": "queue_fragments",
 }
 _RANGE: Final = "Annotated[int, Range(0, <at most>)] on each of its fields"
-_VALUES: Final = "parts@{parts}.values=pop_art, or {parts}.values=null for false"
-_PARTS: Final = {
-    "cost_limit": "parts@{parts}.cost=cost_limit {parts}.cost.limit=<limit>",
-    "initial_multiplier": "{parts}.cost.initial_multiplier",
-    "kl_to_reference": "parts@{parts}.reference=kl_to_reference {parts}.reference.beta=<beta>",
-    "multiplier_learning_rate": "{parts}.cost.multiplier_learning_rate",
-    "normalise_returns": _VALUES,
-    "normalize_rewards": "parts@{parts}.rewards=reward_unit, or {parts}.rewards=null for false",
-    "normalize_values": _VALUES,
-}
-"""Settings that have become parts: what to write on the command line, where `parts` is the key of an algorithm."""
 _LIMIT: Final = ("a limit on costs", CostLimit(0.0))
 _POP_ART: Final = ("normalization of values", PopArt())
 _NOT_OF_ALL: Final = {
@@ -70,8 +59,8 @@ def unknown_key(path: str, key: str, known: Collection[str], owner: str) -> str:
     subject, part = _NOT_OF_ALL.get(key, ("", Part()))
     if unfit := _without(part, owner):
         return f"there is no {path}; {subject} has become a part, and {unfit}"
-    if key in _PARTS and "parts" in known:
-        return f"there is no {path}; it has become {_PARTS[key].format(parts=f'{path.removesuffix(key)}parts')}"
+    if key in BECAME_PARTS and "parts" in known:
+        return f"there is no {path}; it has become {BECAME_PARTS[key].format(parts=f'{path.removesuffix(key)}parts')}"
     if key in ("extra_losses", "parts"):
         return f"there is no {path}: {owner} does not learn, so nothing can be added to it"
     if own := own_key(path, key, known):
@@ -98,7 +87,7 @@ def with_parts(policy: Any) -> Any:
     # A class of the user's own may have a setting of this name.
     if not isinstance(algorithm, Mapping) or not str(algorithm.get(TARGET)).startswith("marlflow."):
         return policy
-    if not algorithm.keys() & _PARTS.keys():
+    if not algorithm.keys() & BECAME_PARTS.keys():
         return policy
     parts: dict[str, Any] = {}
     if (normalizes := algorithm.get("normalize_values", algorithm.get("normalise_returns"))) is not None:
@@ -110,7 +99,7 @@ def with_parts(policy: Any) -> Any:
     if (limit := algorithm.get("cost_limit")) is not None:
         others = {key: algorithm[key] for key in ("multiplier_learning_rate", "initial_multiplier") if key in algorithm}
         parts["cost"] = {TARGET: "marlflow.CostLimit", "limit": limit, **others}
-    kept = {key: value for key, value in algorithm.items() if key not in _PARTS}
+    kept = {key: value for key, value in algorithm.items() if key not in BECAME_PARTS}
     return {**policy, "algorithm": {**kept, "parts": {**parts, **(algorithm.get("parts") or {})}}}
 
 

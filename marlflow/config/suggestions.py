@@ -14,13 +14,13 @@ from typing import Any, Final
 from hydra.core.override_parser.types import Override, QuotedString
 
 from marlflow.base.sentences import enumerated, kind_of, meant, misspelled_key, nearest
-from marlflow.config.comments import names
-from marlflow.config.other_names import FOREIGN_NAMES, own_paths
+from marlflow.config.other_names import BECAME_PARTS, FOREIGN_NAMES, own_paths
 
 # Groups whose choices are entries of a section of the run.
 SECTION_OF: Final = {"policy": "policies", "learner": "learners"}
 # Groups that are chosen for one policy or learner, and the key of such a choice.
 CHOSEN_FOR_ONE: Final = {
+    "parts": "parts@policies.<id>.algorithm.parts.<name>",
     "policy": "policy@policies.<id>",
     "algorithm": "algorithm@policies.<id>.algorithm",
     "model": "model@policies.<id>.model",
@@ -38,6 +38,7 @@ _CHOSEN = {
 _SEVERAL = {"callbacks": ("callback", "callback"), "log.sinks": ("sinks", "sink")}
 # Names of sinks elsewhere, such as of the command that shows the same page.
 _OF_SINKS = {"watch": "page", "control": "page.control", "film": "films"}
+_PARTS = "policies.<id>.algorithm.parts"
 _PACKAGE = "# @package _global_"
 _MOST_NAMED = 3
 
@@ -91,6 +92,9 @@ def no_section(key: str, line: str, config: Mapping[str, Any], known: Sequence[s
     first = key.partition(".")[0]
     if paths := [path for path in _paths(config) if path.endswith(f".{key}")]:
         return f"there is no {key}; did you mean {_some([*map(repr, paths)])}?"
+    if became := BECAME_PARTS.get(key.rpartition(".")[2]):
+        parts = next((path for path in _paths(config) if path.endswith(".algorithm.parts")), _PARTS)
+        return f"there is no {key}; it has become {became.format(parts=parts)}"
     if foreign := FOREIGN_NAMES.get(key.rpartition(".")[2]):
         paths = list(dict.fromkeys(own_paths(key, [*_paths(config)])))
         here = _some(paths or [f"policies.<id>.algorithm.{foreign.keys[0]}, which no policy of this run has"])
@@ -100,7 +104,8 @@ def no_section(key: str, line: str, config: Mapping[str, Any], known: Sequence[s
     if first == "learner":
         return f"{key} does not say which: write {CHOSEN_FOR_ONE[first]}={line.partition('=')[2]}"
     if first in CHOSEN_FOR_ONE:
-        return f"{key} does not say whose: write policies.<id>.{key}"
+        place = CHOSEN_FOR_ONE[first].partition("@")[2].removesuffix(".<name>")
+        return f"{key} does not say whose: write {place}{key.removeprefix(first)}"
     # A group that is no section, such as `callback`, is in `known` too, where no choice but a value came.
     known = [name for name in known if name != first]
     in_env = "" if "." in key or nearest(key, known) else f"; an argument of the environment is env.{line.lstrip('+')}"
@@ -136,8 +141,13 @@ def _paths(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
             yield from _paths(values[key], f"{prefix}{key}.")
 
 
-def no_option(group: str, choice: str, options: Sequence[str], folders: Sequence[str]) -> str:
-    """Return the error for an unknown choice; `folders` are the user's configuration folders."""
+def no_option(
+    group: str, choice: str, options: Sequence[str], folders: Sequence[str], elsewhere: Sequence[str] = ()
+) -> str:
+    """Return the error for an unknown choice; `folders` are the user's configuration folders.
+
+    `elsewhere` are the other groups that have an option of this name.
+    """
     absent_choice = f"there is no {group} {choice!r}"
     name = choice.removesuffix(".yaml")
     if name in options:
@@ -146,18 +156,27 @@ def no_option(group: str, choice: str, options: Sequence[str], folders: Sequence
         if file.is_file():
             folder = file.parents[len(Path(group).parts)]
             return f"{absent_choice} among those of marlflow; to use {file} add --config-dir {folder}"
-    if group == "learner" and name in names("policy"):
-        return f"{absent_choice}: it is for single policies, each chosen by policy@policies.<id>={name}"
+    # Several groups have `none`.
+    if elsewhere and choice != "none":
+        written = " or ".join(f"{CHOSEN_FOR_ONE.get(other, other)}={choice}" for other in elsewhere)
+        where = f"{'group' if len(elsewhere) == 1 else 'groups'} {' and '.join(elsewhere)}"
+        return f"{absent_choice}; it is in {where}: write {written}"
     if group == "env" and re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)+", choice):
         remedy = f"for an import path write env=python env._target_={choice}"
         return f"{absent_choice}: a name there is one of a configuration; {remedy}"
     remedy = meant(choice, options, "there are")
-    own_hint = (
-        ""
-        if folders or "did you mean" in remedy
-        else f"; {_article(group)} {group} of your own needs --config-dir <folder>"
-    )
+    own = "one" if group.endswith("s") else f"{_article(group)} {group}"
+    is_explained = folders or "did you mean" in remedy
+    own_hint = "" if is_explained else f"; {own} of your own needs --config-dir <folder>"
     return f"{absent_choice}{remedy}{own_hint}"
+
+
+def no_place(key: str, group: str, known: Sequence[str]) -> str:
+    """Return the error for a choice `group@place` at a place that takes none; `known` are those of the run."""
+    of_group = [one for one in known if one.startswith(f"{group}@")]
+    if not of_group and group in CHOSEN_FOR_ONE:
+        return f"there is no {key} to choose; write {CHOSEN_FOR_ONE[group]}"
+    return f"there is no {key} to choose{meant(key, of_group or known, 'there are')}"
 
 
 def package_problem(group: str, choice: str, folders: Sequence[str]) -> str | None:

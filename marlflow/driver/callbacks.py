@@ -111,8 +111,9 @@ class Callbacks(Service):
             for name, totals in totals_by_policy(episode).items():
                 if name in returns:
                     returns[name].append(totals.return_mean)
+        updates = {name: totals.updates for totals in self._metrics.learners.values() for name in totals.members}
         for each in hearing:
-            self._call(each, "played", RoundEvent(self._metrics.env_steps, returns))
+            self._call(each, "played", RoundEvent(self._metrics.env_steps, returns, updates))
 
     def reported(self, report: Report) -> None:
         """Pass on a report."""

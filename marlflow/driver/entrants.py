@@ -81,12 +81,31 @@ def _size(policy: PolicySpec) -> int:
     return len(actor.flat()) if isinstance(actor, WeightedActor) else 0
 
 
+def _fixed_policies(checked: CheckedExperiment, seats: Mapping[str, Spaces]) -> dict[str, dict[str, PolicySpec]]:
+    """Return the run's policies that do not learn: by name, the policy for each agent that they can play.
+
+    Opponents of the run's evaluation are among them, which have a policy for each kind of seat.
+    """
+    found: dict[str, dict[str, PolicySpec]] = {}
+    for name, spec in checked.spec.policies.items():
+        if not spec.algorithm.capabilities.learns:
+            found[name] = {agent: spec for agent in seats if agent in checked.players[name]}
+    for spec in checked.spec.opponents.values():
+        name, _, _ = spec.name.partition("/")
+        fitting = {agent: spec for agent, spaces in seats.items() if spaces == spec.spaces}
+        # `random` need not be a policy of the run.
+        if name in checked.experiment.policies and fitting:
+            found.setdefault(name, {}).update(fitting)
+    return found
+
+
 class Entrants:
     """Finds entrants by label for the environment of a run.
 
     A label is a member or policy of the run, `random`, `mixture`, `team`, the folder of a run, `<folder>:<member>`, or
-    an exported file. Paths begin at `base`. Mixtures need `sides`. Classes of others are marlflow's or in `trust`; None
-    trusts all. For other runs, the newest whole checkpoint plays; if `strict`, a damaged newest checkpoint is refused.
+    an exported file. Policies that only play in the run's evaluation are among its policies. Paths begin at `base`.
+    Mixtures need `sides`. Classes of others are marlflow's or in `trust`; None trusts all. For other runs, the newest
+    whole checkpoint plays; if `strict`, a damaged newest checkpoint is refused.
     """
 
     def __init__(
@@ -104,10 +123,18 @@ class Entrants:
         players = {agent: name for name, agents in checked.players.items() for agent in agents if name in policies}
         self.seats: dict[str, Spaces] = {agent: policies[players[agent]].spaces for agent in checked.agents}
         """The spaces of each agent."""
+        self._fixed = _fixed_policies(checked, self.seats)
         self._runs: dict[Path, SavedRun] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """The players of the run: members or policies, frozen versions, and policies that only play in evaluation."""
+        return list(dict.fromkeys([*self._run.names, *self._fixed]))
 
     def find(self, label: str) -> Entrant:
         """Return an entrant; raises InvalidInput if there is none or it cannot play here."""
+        if label in self._fixed:
+            return self._unlearning(label)
         if label in self._run.names:
             return self._own(label)
         if label == RANDOM:
@@ -123,16 +150,18 @@ class Entrants:
             return self._of_run(label, source, member)
         if label.endswith(EXPORTED) or (self._base / label).is_file():
             return self._saved(label, load_policy(self._base / label), self._trust)
-        known = [*self._run.names, RANDOM, TEAM, *([MIXTURE] if self._has_mixture(self._run) else [])]
-        raise ConfigInvalid([no_member(label, known)])
+        known = [*self.names, RANDOM, TEAM, *([MIXTURE] if self._has_mixture(self._run) else [])]
+        raise ConfigInvalid([no_member(label, list(dict.fromkeys(known)))])
+
+    def _unlearning(self, label: str) -> Entrant:
+        policies = self._fixed[label]
+        spec = next(iter(policies.values()))
+        about = self._described(spec.algorithm.saved) if isinstance(spec.algorithm, Imported) else {}
+        acts = spec.mode(self._acts)
+        return Entrant(label, policies, self._acts, {"algorithm": spec.algorithm.name, **about, "acts": acts})
 
     def _own(self, label: str) -> Entrant:
         policies = self._checked.spec.policies
-        if label in policies and not policies[label].algorithm.capabilities.learns:
-            fixed = policies[label]
-            about = self._described(fixed.algorithm.saved) if isinstance(fixed.algorithm, Imported) else {}
-            seats = self._checked.players[label]
-            return self._entrant(label, fixed, seats, self._acts, {"algorithm": fixed.algorithm.name, **about})
         saved = saved_policy(self._run, label, lambda policy: _size(policies[policy]))
         name = saved.description["policy"]
         spec = policies[name]

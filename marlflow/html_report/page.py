@@ -165,7 +165,7 @@ def render(content: PageContent) -> str:
         .get_template("index.html")
         .render(
             content=content,
-            title=", ".join(names) if len(names) <= 3 else texts.count(len(content.runs), "run"),
+            title=" vs. ".join(names) if len(names) <= 3 else texts.count(len(content.runs), "run"),
             generator=GENERATOR,
             notes=[
                 *content.notes,

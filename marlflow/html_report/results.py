@@ -97,7 +97,8 @@ class GroupComparison:
         """How policies acted: one phrase for all groups, or one for each kind with its groups."""
         if len(self._modes) == 1:
             return next(iter(self._modes))
-        return "; ".join(f"{mode}: {', '.join(names)}" for mode, names in self._modes.items())
+        # Names of groups may have commas.
+        return "; ".join(f"{mode}: {', '.join(map(repr, names))}" for mode, names in self._modes.items())
 
     @property
     def _modes(self) -> dict[str, list[str]]:

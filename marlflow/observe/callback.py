@@ -64,11 +64,13 @@ class MayChange:
 class RoundEvent:
     """A collected round: the run's `env_steps` after it, and the training episodes that ended in it.
 
-    `returns` has by policy the mean return per agent of each such episode that it played.
+    `returns` has by policy the mean return per agent of each such episode that it played; `updates` by policy the
+    updates that its learner has made so far, for policies that learn.
     """
 
     env_steps: int
     returns: Mapping[str, Sequence[float]]
+    updates: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)

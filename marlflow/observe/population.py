@@ -32,7 +32,8 @@ class PopulationBasedTraining(Callback):
     """Has the worst of `policies` copy the best every `every_env_steps`, and perturbs the copied `settings`.
 
     The lowest `quantile` copies random policies of the highest: parameters, target, optimizer and statistics. A policy
-    without a score takes no part; a policy whose score is NaN or infinite is the worst, and is not copied.
+    takes no part if it has no score, or no update since it last took part: policies that have not learned yet differ by
+    chance alone. A policy whose score is NaN or infinite is the worst, and is not copied.
     """
 
     policies: Sequence[str]  #: [<id>, ...]: policies with the same algorithm, model and spaces
@@ -51,6 +52,8 @@ class PopulationBasedTraining(Callback):
         self._due, self._intervals, self._copies = self.every_env_steps, 0, 0
         # Sum and count of the returns since the last interval, or the last value of the metric.
         self._returns: dict[str, tuple[float, int]] = {}
+        # The updates of each policy when it was last compared.
+        self._judged: dict[str, int] = {}
         self._changed: dict[str, dict[str, float]] = {}
         self._scores: dict[str, float] = {}
         self._allowed: Mapping[str, Mapping[str, ChangeableSetting]] = {}
@@ -105,7 +108,12 @@ class PopulationBasedTraining(Callback):
             return []
         while self._due <= round.env_steps:
             self._due += self.every_env_steps
-        self._scores = {policy: total / count for policy, (total, count) in self._returns.items() if count}
+        self._scores = {
+            policy: total / count
+            for policy, (total, count) in self._returns.items()
+            if count and round.updates.get(policy, 0) != self._judged.get(policy, 0)
+        }
+        self._judged |= {policy: round.updates[policy] for policy in self._scores}
         self._returns, self._intervals = {}, self._intervals + 1
         return self._changes(round.env_steps)
 
@@ -190,9 +198,12 @@ class PopulationBasedTraining(Callback):
         """Return counts, scores, and the settings that were changed."""
         counts = {"due": self._due, "intervals": self._intervals, "copies": self._copies}
         returns = {policy: list(pair) for policy, pair in self._returns.items()}
-        return {**counts, "returns": returns, "changed": self._changed, "scores": self._scores}
+        of_policies = {"returns": returns, "judged": self._judged, "changed": self._changed, "scores": self._scores}
+        return {**counts, **of_policies}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         self._due, self._intervals, self._copies = state["due"], state["intervals"], state["copies"]
         self._returns = {policy: (total, count) for policy, (total, count) in state["returns"].items()}
         self._changed, self._scores = dict(state["changed"]), dict(state["scores"])
+        # Earlier versions did not save it.
+        self._judged = dict(state.get("judged", {}))

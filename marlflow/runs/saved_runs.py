@@ -6,6 +6,7 @@ No slow module is imported, so that a wrong name is refused at once.
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -171,7 +172,7 @@ def unpacked(name: str) -> Path:
     get another name, so only damaged files are ever replaced.
     """
     if name not in (names := shipped_runs()):
-        raise ConfigInvalid([f"there is no {PREFIX}{name}{meant(name, names)}; there are {', '.join(names) or 'none'}"])
+        raise ConfigInvalid([f"there is no {PREFIX}{name}{meant(name, names, 'there are')}"])
     files = {path.relative_to(_SHIPPED): path.read_bytes() for path in (_SHIPPED / name).rglob("*") if path.is_file()}
     content = hashlib.sha256(b"".join(str(path).encode() + files[path] for path in sorted(files))).hexdigest()[:8]
     try:
@@ -205,11 +206,21 @@ def unknown_members(labels: Collection[str], checkpoint: Checkpoint, base: Path)
     policies = identity.get("policies")
     if "league" in identity or not isinstance(policies, dict):
         return
-    known = [*policies, *frozen_names(checkpoint), RANDOM, TEAM, MIXTURE]
+    run_dir = checkpoint.path.parent.parent
+    known = list(dict.fromkeys([*policies, *frozen_names(checkpoint), *_declared(run_dir), RANDOM, TEAM, MIXTURE]))
     for label in labels:
         is_elsewhere = ":" in label or label.endswith(EXPORTED) or (base / label).exists()
         if label not in known and not is_elsewhere:
             yield no_member(label, known[:-1])
+
+
+def _declared(run_dir: Path) -> Collection[str]:
+    """Return the policies of a run's experiment: opponents of its evaluation are none of a checkpoint's."""
+    try:
+        policies = json.loads((run_dir / EXPERIMENT).read_text(encoding="utf-8"))["policies"]
+    except (OSError, ValueError, RecursionError, KeyError, TypeError):
+        return ()
+    return policies if isinstance(policies, dict) else ()
 
 
 def frozen_names(checkpoint: Checkpoint) -> list[str]:

@@ -163,7 +163,7 @@ class Team:
         self.checkpoint = run.checkpoint.env_steps
         self.experiment = checked.experiment
         self.agents = checked.agents
-        self._run, self._checked, self._entrants = run, checked, entrants
+        self._checked, self._entrants = checked, entrants
         self._started_in = started_in
         # By name, the last used last.
         self._loaded: dict[str, TrainedPolicy] = {}
@@ -174,8 +174,8 @@ class Team:
 
     @functools.cached_property
     def policies(self) -> tuple[str, ...]:
-        """The names of the run's policies, and of the members of its league."""
-        return tuple(dict.fromkeys([*self._checked.spec.policies, *self._run.names]))
+        """The names of the run's policies, of the members of its league, and of opponents that do not learn."""
+        return tuple(dict.fromkeys([*self._checked.spec.policies, *self._entrants.names]))
 
     @property
     def learning(self) -> tuple[str, ...]:

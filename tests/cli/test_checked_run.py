@@ -56,6 +56,17 @@ def test_members_of_a_league_are_not_known_here(tmp_path: Path, changed: dict[st
     assert checked_run(str(run), "evaluate", None, ["main@7"]) == run
 
 
+def test_policies_of_the_experiment_alone_are_known(tmp_path: Path) -> None:
+    run = write(tmp_path / "run")
+    (run / "experiment.json").write_text('{"policies": {"main": {}, "one_ply": {}}}', encoding="utf-8")
+    assert checked_run(str(run), "evaluate", None, ["one_ply"]) == run
+    with pytest.raises(InvalidInput, match="there are main, one_ply, random, team"):
+        checked_run(str(run), "evaluate", None, ["zzz"])
+    (run / "experiment.json").write_text("[]", encoding="utf-8")
+    with pytest.raises(InvalidInput, match="there are main, random, team"):
+        checked_run(str(run), "evaluate", None, ["zzz"])
+
+
 @pytest.mark.parametrize("env", [None, {}, {"agents": []}, {"agents": 3}])
 def test_agents_that_are_not_declared_are_not_checked(tmp_path: Path, env: Any) -> None:
     run = write(tmp_path / "run", env=env)

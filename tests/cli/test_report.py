@@ -10,7 +10,7 @@ import pytest
 from marlflow.base.return_units import RETURN
 from tests.cli.conftest import Marlflow, content, table
 from tests.cli.test_train import SHORT
-from tests.html_report.written import write_seeds
+from tests.html_report.written import config, policy, report, write_run, write_seeds
 
 
 def test_seeds_of_a_sweep_are_one_group_and_a_resumed_run_another(marlflow: Marlflow, tmp_path: Path) -> None:
@@ -69,6 +69,18 @@ def test_groups_and_environments_can_be_chosen(marlflow: Marlflow, tmp_path: Pat
     assert [line.split()[0] for line in lines[1:3]] == ["queue=1", "queue=2"]
     lines = marlflow("report", "runs", "--group-by", "queue,max_cycles", "--merge", "env").out.splitlines()
     assert "wrote report/index.html: 4 runs in 4 groups" in lines
+
+
+def test_names_with_commas_are_told_apart(marlflow: Marlflow, tmp_path: Path) -> None:
+    for x, mode in enumerate(("greedy", "greedy", "sampled")):
+        of_run = report(1000, {"prey": {**policy(1.0, 1000), "eval_mode": mode}})
+        write_run(tmp_path / "runs" / str(x), [of_run], config(x=x, rate=x, env={"max_cycles": 5}))
+    write_seeds(tmp_path / "runs" / "other", [[1.0]], env={"max_cycles": 6})
+    first, *_ = marlflow("report", "runs").out.splitlines()
+    assert first == (
+        "cartpole_team, max_cycles=5: policy prey (policies.prey.eval_return_mean), return per agent and episode, "
+        "greedy: 'x=0, rate=0', 'x=1, rate=1'; sampled: 'x=2, rate=2'; final value:"
+    )
 
 
 @pytest.mark.parametrize("words", [("returns=4,1e3",), ("--returns", "4", "--returns=1000")])

@@ -221,7 +221,8 @@ def test_settings_of_members_that_are_their_learners_are_refused() -> None:
         (["learner@learners.pair=vnd"], "there is no learner 'vnd'; did you mean 'vdn'?"),
         (
             ["learner@learners.pair=ppo"],
-            "there is no learner 'ppo': it is for single policies, each chosen by policy@policies.<id>=ppo",
+            "there is no learner 'ppo'; it is in groups algorithm and policy: write "
+            "algorithm@policies.<id>.algorithm=ppo or policy@policies.<id>=ppo",
         ),
         (
             ["algorithm@learners.pair.algorithm=vdn"],

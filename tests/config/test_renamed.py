@@ -54,6 +54,17 @@ def test_an_old_key_of_a_policy_gives_the_new_name_too() -> None:
     assert problems_of_overrides("default_policy.waiting_fragments=2") == [problem]
 
 
+VALUES = "it has become parts@{0}.algorithm.parts.values=pop_art, or {0}.algorithm.parts.values=null for false"
+
+
+@pytest.mark.parametrize(
+    ("others", "policy"), [([], "default_policy"), (["policy@policies.cart=ppo"], "policies.cart")]
+)
+def test_a_setting_that_is_a_part_now_is_answered_at_the_top_too(others: list[str], policy: str) -> None:
+    said = f"there is no normalize_values; {VALUES.format(policy)}"
+    assert problems_of_overrides(*others, "normalize_values=true") == [said]
+
+
 def takes_any(**kwargs: Any) -> ParallelEnv[str, Any, Any]:
     return parallel_env(**kwargs)
 

@@ -234,18 +234,35 @@ def test_a_learner_that_is_lost_copies_or_is_copied_once_it_is_back(lost: str) -
         runtime.close()
 
 
-def returns(**by_policy: list[float]) -> mf.RoundEvent:
-    return mf.RoundEvent(160, by_policy)
-
-
 def asked(of: mf.PopulationBasedTraining, scores: Mapping[str, list[float]], tmp_path: Path) -> list[mf.ChangePolicy]:
-    """Return the changes that a population asks for after one round with these returns."""
+    """Return the changes that a population asks for after one round with these returns, in which all have learned."""
+    return asked_by_round(of, [mf.RoundEvent(160, scores, dict.fromkeys(NAMES, 1))], tmp_path)[0]
+
+
+def asked_by_round(
+    of: mf.PopulationBasedTraining, rounds: list[mf.RoundEvent], tmp_path: Path
+) -> list[list[mf.ChangePolicy]]:
+    """Return the changes that a population asks for after each round."""
     checked = ready(run(callback=of))
     of.began(replace(run_info(checked, tmp_path), configuration=plain(checked.experiment)))
     try:
-        return of.played(returns(**scores))
+        return [of.played(played) for played in rounds]
     finally:
         of.ended(None)
+
+
+SCORES = {name: [float(number)] for number, name in enumerate(NAMES)}
+
+
+def test_policies_that_have_not_learned_since_are_not_judged(tmp_path: Path) -> None:
+    updates = [{}, dict.fromkeys(NAMES, 0), {**dict.fromkeys(NAMES, 3), "a": 0}, dict.fromkeys(NAMES, 3)]
+    rounds = [mf.RoundEvent(160 * (number + 1), SCORES, of) for number, of in enumerate(updates)]
+    changes = asked_by_round(population(), rounds, tmp_path)
+    assert [[(one.policy, one.source) for one in of] for of in changes] == [[], [], [("b", "d")], []]
+    assert [(line["env_steps"], line["policy"]) for line in lines(tmp_path)] == [
+        *((480, name) for name in "bcd"),
+        (640, "a"),
+    ]
 
 
 def test_a_policy_without_episodes_takes_no_part(tmp_path: Path) -> None:

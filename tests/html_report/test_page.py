@@ -341,7 +341,7 @@ def test_groups_with_some_small_ones_are_not_all_alike(tmp_path: Path) -> None:
     [
         (("greedy", "greedy"), "return per agent and episode, evaluation, greedy actions"),
         (("sampled", "sampled"), "return per agent and episode, evaluation, sampled actions"),
-        (("greedy", "sampled"), "evaluation (greedy: x=a; sampled: x=b)"),
+        (("greedy", "sampled"), "evaluation (greedy: 'x=a'; sampled: 'x=b')"),
         ((None, None), "return per agent and episode, evaluation, greedy actions"),
     ],
 )
