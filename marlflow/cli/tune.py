@@ -308,8 +308,8 @@ COMMAND = Command(
         ),
         Option(
             "grace_env_steps",
-            "env steps at which trials are compared first; by default stop.env_steps / reduction_factor^2, or after the "
-            "first report, and evaluation if the objective is of one",
+            "env steps at which trials are compared first; by default stop.env_steps / reduction_factor^2, or after "
+            "the first report, and evaluation if the objective is of one",
             "whole number",
             "N",
             low=1,

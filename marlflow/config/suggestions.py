@@ -14,6 +14,7 @@ from typing import Any, Final
 from hydra.core.override_parser.types import Override, QuotedString
 
 from marlflow.base.sentences import enumerated, kind_of, meant, misspelled_key, nearest
+from marlflow.config.comments import names
 from marlflow.config.other_names import BECAME_PARTS, FOREIGN_NAMES, own_paths
 
 # Groups whose choices are entries of a section of the run.
