@@ -160,7 +160,7 @@ def _schedule(checked: CheckedExperiment, arguments: Arguments) -> _Schedule | N
     most = experiment.stop.env_steps
     if most is None:
         raise ConfigInvalid(["scheduler=asha needs the end of a trial in env steps: set stop.env_steps"])
-    # The first of these that a trial reaches by default has at least one round, one report and one evaluation.
+    # By default a trial is compared after a round, a report, and an evaluation if that is the objective.
     intervals = [a_round, experiment.log.every_env_steps]
     if _is_of_evaluation(experiment):
         intervals.append(experiment.evaluation.every_env_steps or most)
