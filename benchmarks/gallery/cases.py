@@ -137,9 +137,10 @@ WITHOUT_PAGE: Mapping[str, str] = {
     "lbf_10x10_3p_3f_vdn": "has its results in docs/results.md",
     "lbf_10x10_3p_3f_qmix": "is of the benchmark suite `lbf`",
     "lbf_10x10_3p_3f_ppo_dqn": "has its results in docs/results.md",
-    **dict.fromkeys(
-        ("mpe_spread_ppo", "mpe_spread_mappo", "mpe_spread_vdn", "mpe_spread_qmix"), "has its results in docs/results.md"
-    ),
+    "mpe_spread_ppo": "has its results in docs/results.md",
+    "mpe_spread_mappo": "has its results in docs/results.md",
+    "mpe_spread_vdn": "has its results in docs/results.md",
+    "mpe_spread_qmix": "has its results in docs/results.md",
     "rware_tiny_2ag_ppo": "has its results in docs/results.md",
     "smax_3m_ppo": "has its results in docs/results.md",
     "smax_3m_mappo": "has its results in docs/results.md",
