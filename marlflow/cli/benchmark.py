@@ -202,8 +202,8 @@ It prints the scores, and writes into dir:
   scores.csv   the score of each run
 
 A suite is a file suite/NAME.yaml in the folder config_dir: policies, tasks and algorithms with their overrides; see
-docs/benchmark.md. marlflow has cartpoles (minutes), lbf (level-based foraging, days), rware, smax and overcooked
-(hours).
+docs/benchmark.md. marlflow has cartpoles (minutes), lbf (level-based foraging, days), mpe, rware, smax and
+overcooked (hours).
 """
 
 COMMAND = Command(
