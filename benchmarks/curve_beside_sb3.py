@@ -5,7 +5,7 @@ Stable-Baselines3 learns from it. Both have the same networks, batches, epochs a
 thread, and seconds are those that it had of a CPU after its imports, compiling included.
 
     pip install stable-baselines3
-    python -m benchmarks.curve_beside_sb3 [--env-steps 300000] [--seeds 85,86,87]
+    python -m benchmarks.curve_beside_sb3 [--env-steps 100000] [--seeds 85,86,87]
 
 Draws docs/images/learning_beside_sb3.svg, and prints each run's last return.
 """
@@ -99,6 +99,7 @@ def sb3_points(env_steps: int, seed: int, folder: str) -> Points:
     model = PPO(
         "MlpPolicy", env, n_steps=_STEPS, batch_size=_MINIBATCH, n_epochs=_EPOCHS, learning_rate=_RATE,
         gamma=_DISCOUNT, gae_lambda=_LAMBDA, clip_range=_CLIP, ent_coef=_ENTROPY, device="cpu",
+        stats_window_size=100 * _AGENTS,
     )  # fmt: skip
     model.learn(env_steps * _AGENTS, callback=Clock())
     return points
@@ -121,17 +122,18 @@ def drawn(points: dict[str, list[Points]]) -> None:
             seconds, values = zip(*run, strict=True)
             axes.plot(seconds, values, color=color, lw=1.4, label=side if number == 0 else None)
     axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
     axes.set_xlabel("seconds of CPU time, learning included")
     axes.set_ylabel("return per agent")
     axes.grid(alpha=0.3)
-    axes.legend(loc="lower right", frameon=False)
+    axes.legend(loc="upper left", frameon=False)
     figure.savefig(FIGURE, metadata={"Date": None})
 
 
 def main(words: Sequence[str]) -> None:
     """Run all in turns, each in a process of its own; draw them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--env-steps", type=int, default=300_000)
+    parser.add_argument("--env-steps", type=int, default=100_000)
     parser.add_argument("--one", choices=_SIDES, help=argparse.SUPPRESS)
     add_seeds(parser, 3)
     options = parser.parse_args(words)

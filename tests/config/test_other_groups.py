@@ -21,7 +21,7 @@ CASES = {
         "--config-dir <folder>"
     ),
     "sinks=elsewhere": (
-        "there is no sinks 'elsewhere'; there are mlflow, page, trackio, wandb; one of your own needs "
+        "there is no sinks 'elsewhere'; there are films, mlflow, page, trackio, wandb; one of your own needs "
         "--config-dir <folder>"
     ),
     "parts=pop_art": f"parts=pop_art does not say whose: write {PARTS}=pop_art",
