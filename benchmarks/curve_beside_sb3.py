@@ -4,6 +4,11 @@ PettingZoo's own tutorials train a shared policy so: SuperSuit turns the agents 
 Stable-Baselines3 learns from it. Both have the same networks, batches, epochs and numbers; each run is a process of one
 thread, and seconds are those that it had of a CPU after its imports, compiling included.
 
+What differs: marlflow steps its own batch of environments, whose numbers are mpe2's, and Stable-Baselines3 mpe2 itself;
+there an episode's time limit ends it for the value, since SuperSuit does not tell truncation from termination;
+advantages are normalized by minibatch there, and by batch here; and SuperSuit takes no seed, so that its runs differ
+each time.
+
     pip install stable-baselines3
     python -m benchmarks.curve_beside_sb3 [--env-steps 100000] [--seeds 85,86,87]
 

@@ -348,8 +348,10 @@ def _value_settled(
             word.prefix = None
             yield problem
         return
+    sinks = _value_at(config, ["log", "sinks"])
     for value in word.values():
-        problem = value_for_choice(word.line, word.key, value) or sink_as_setting(word.line, word.key)
+        problem = value_for_choice(word.line, word.key, value)
+        problem = problem or sink_as_setting(word.line, word.key, sinks if isinstance(sinks, dict) else ())
         if problem := problem or no_league(word.key, config):
             word.prefix = None
             yield problem

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -59,8 +59,10 @@ def value_for_choice(line: str, key: str, value: Any) -> str | None:
     return None
 
 
-def sink_as_setting(line: str, key: str) -> str | None:
+def sink_as_setting(line: str, key: str, chosen: Collection[str] = ()) -> str | None:
     """Return the error for `log.page=true` or `watch.control=true`, as if a sink, or its setting, were one of the run.
+
+    `chosen` are the sinks of the run.
 
     >>> sink_as_setting("watch.control=true", "watch.control")
     'there is no watch.control; write sinks=page log.sinks.page.control=true'
@@ -72,8 +74,12 @@ def sink_as_setting(line: str, key: str) -> str | None:
     sink = _OF_SINKS.get(sink, sink)
     if sink not in names("sinks"):
         return None
-    value = f" log.sinks.{sink}.{setting}={line.partition('=')[2]}" if setting else ""
-    return f"there is no {key}; write sinks={sink}{value}"
+    given = line.partition("=")[2]
+    if not setting and given in ("false", "null"):
+        return f"there is no {key}; leave it out: a run has no {sink} without sinks={sink}"
+    all_sinks = sink if sink in chosen or not chosen else f"[{','.join([*chosen, sink])}]"
+    value = f" log.sinks.{sink}.{setting}={given}" if setting else ""
+    return f"there is no {key}; write sinks={all_sinks}{value}"
 
 
 def no_league(key: str, config: Mapping[str, Any]) -> str | None:

@@ -113,8 +113,12 @@ class PopulationBasedTraining(Callback):
             for policy, (total, count) in self._returns.items()
             if count and round.updates.get(policy, 0) != self._judged.get(policy, 0)
         }
+        self._intervals += 1
+        # One alone has nobody to be compared with: its episodes and updates count for the next comparison.
+        if len(self._scores) < 2:
+            return []
         self._judged |= {policy: round.updates[policy] for policy in self._scores}
-        self._returns, self._intervals = {}, self._intervals + 1
+        self._returns = {}
         return self._changes(round.env_steps)
 
     def reported(self, record: Report) -> None:

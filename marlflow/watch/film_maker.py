@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -36,18 +37,21 @@ def make_film(run_dir: Path, settings: Mapping[str, Any]) -> Path:
         longest_side=settings["longest_side"],
     )
     play(team, options, lambda _: None)
-    _drop_old(folder, settings["keep"])
+    _drop_old(folder, settings["keep"], settings["limit_s"])
     return film
 
 
-def _drop_old(folder: Path, keep: int) -> None:
-    """Delete all films but the newest `keep`, and what unfinished ones have left."""
+def _drop_old(folder: Path, keep: int, limit_s: int) -> None:
+    """Delete all films but the newest `keep`, and what films that are given up have left."""
     own = [path for path in folder.iterdir() if path.name.partition(".")[0].isdecimal()]
     films = sorted((path for path in own if path.suffix in FILMS), key=lambda path: path.stat().st_mtime_ns)
     kept = {path.stem for path in films[-keep:]}
     for path in own:
-        if path.name.partition(".")[0] not in kept:
-            with suppress(OSError):
+        if path.name.partition(".")[0] in kept:
+            continue
+        with suppress(OSError):
+            # After a resume, a process of before may still be making its film.
+            if path.suffix != ".part" or path.stat().st_mtime < time.time() - limit_s:
                 path.unlink()
 
 

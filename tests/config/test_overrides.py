@@ -261,7 +261,16 @@ def test_a_key_below_a_value_that_has_none_is_told_in_words_of_marlflow(override
 def test_a_sink_as_a_setting_of_the_run_is_answered_with_its_choice(
     chosen: list[str], override: str, problem: str
 ) -> None:
+    # A sink is chosen beside the others of the run.
+    problem = problem.replace("sinks=wandb", "sinks=[page,wandb]") if chosen else problem
     assert refusals(ConfigInvalid, experiment_of, *chosen, override) == [problem]
+
+
+def test_a_sink_is_chosen_beside_the_others_of_the_run() -> None:
+    found = refusals(ConfigInvalid, experiment_of, "sinks=films", "log.page=true")
+    assert found == ["there is no log.page; write sinks=[films,page]"]
+    found = refusals(ConfigInvalid, experiment_of, "log.page=false")
+    assert found == ["there is no log.page; leave it out: a run has no page without sinks=page"]
 
 
 def test_a_later_override_may_change_a_key_that_an_earlier_one_adds() -> None:

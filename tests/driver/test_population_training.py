@@ -256,12 +256,21 @@ SCORES = {name: [float(number)] for number, name in enumerate(NAMES)}
 
 def test_policies_that_have_not_learned_since_are_not_judged(tmp_path: Path) -> None:
     updates = [{}, dict.fromkeys(NAMES, 0), {**dict.fromkeys(NAMES, 3), "a": 0}, dict.fromkeys(NAMES, 3)]
+    # One alone is compared with the next that has learned.
+    updates.append({**dict.fromkeys(NAMES, 3), "b": 4})
     rounds = [mf.RoundEvent(160 * (number + 1), SCORES, of) for number, of in enumerate(updates)]
     changes = asked_by_round(population(), rounds, tmp_path)
-    assert [[(one.policy, one.source) for one in of] for of in changes] == [[], [], [("b", "d")], []]
+    assert [[(one.policy, one.source) for one in of] for of in changes] == [
+        [],
+        [],
+        [("b", "d")],
+        [],
+        [("a", "b")],
+    ]
     assert [(line["env_steps"], line["policy"]) for line in lines(tmp_path)] == [
         *((480, name) for name in "bcd"),
-        (640, "a"),
+        (800, "a"),
+        (800, "b"),
     ]
 
 

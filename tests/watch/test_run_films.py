@@ -15,6 +15,7 @@ import pytest
 
 import marlflow as mf
 from marlflow.env.games import cliff
+from marlflow.observe.report import ResumePoint
 from marlflow.watch import film_maker, run_films
 from marlflow.watch.films import newest_film
 from tests.driver.kept_runs import assert_equal, kept, without_times
@@ -98,7 +99,7 @@ class Maker:
     def kill(self) -> None:
         self.was_killed, self.code = True, -signal.SIGKILL
 
-    def wait(self) -> int:
+    def wait(self, timeout: float | None = None) -> int:
         self.code = self.code or 0
         return self.code
 
@@ -126,8 +127,8 @@ def evaluation(env_steps: int) -> mf.EvaluationEvent:
     return mf.EvaluationEvent(env_steps, {}, 0.0, 1.0)
 
 
-def end(error: str | None = None) -> mf.RunEnd:
-    return mf.RunEnd("", {}, error)  # type: ignore[typeddict-item]
+def end(error: str | None = None, stopped_by: str = "") -> mf.RunEnd:
+    return mf.RunEnd(stopped_by, {}, error)  # type: ignore[typeddict-item]
 
 
 def test_a_film_begins_with_the_first_checkpoint_after_an_evaluation(tmp_path: Path, makers: list[Maker]) -> None:
@@ -161,21 +162,79 @@ def test_films_take_no_more_than_their_share_of_the_time_but_the_last_is_made(
         counts.append(len(makers))
         makers[-1].code = 0
     assert counts == [1, 1, 1, 2]
-    made.evaluated(evaluation(int(now[0])))  # of what was saved last: the run's end
+    now[0] += 10.0  # the second takes as long
+    made.evaluated(evaluation(500))
+    made.saved(tmp_path / "500")
+    assert len(makers) == 2
     made.ended(end())
     assert len(makers) == 3
     assert makers[-1].code == 0
 
 
+def test_a_film_takes_the_time_until_it_is_finished_not_until_the_next_checkpoint(
+    tmp_path: Path, makers: list[Maker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(run_films.time, "monotonic", lambda: now[0])
+    made = films(tmp_path, share=0.1)
+    for number in range(4):
+        made.evaluated(evaluation(number))
+        made.saved(tmp_path / str(number))
+        now[0] += 5.0
+        makers[-1].code = 0
+        made.reported({})  # type: ignore[typeddict-item]
+        now[0] += 295.0
+    assert len(makers) == 4
+
+
+def test_a_process_that_cannot_end_itself_is_ended(
+    tmp_path: Path, makers: list[Maker], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(run_films.time, "monotonic", lambda: now[0])
+    made = films(tmp_path)
+    made.evaluated(evaluation(1))
+    made.saved(tmp_path / "1")
+    now[0] = 140.0
+    made.reported({})  # type: ignore[typeddict-item]
+    assert not makers[0].was_killed
+    now[0] = 151.0
+    made.reported({})  # type: ignore[typeddict-item]
+    assert makers[0].was_killed
+    assert "it took more than limit_s=120 seconds" in caplog.text
+
+
+def test_a_run_that_is_resumed_at_its_end_gets_its_last_film(tmp_path: Path, makers: list[Maker]) -> None:
+    made = mf.RunFilms()
+    made.began(mf.RunInfo("a run", tmp_path, {}, "inline", resumed=ResumePoint(800, 2)))
+    made.evaluated(evaluation(800))
+    made.ended(end())
+    assert [maker.code for maker in makers] == [0]
+
+
 def test_what_is_not_finished_is_ended_with_a_run_that_fails_or_is_interrupted(
     tmp_path: Path, makers: list[Maker]
 ) -> None:
-    for error in ("it broke", None):
+    for stopped_by, error, evaluated_at in (
+        ("", "it broke", 100),
+        ("interrupted", None, 100),
+        ("stop.time_s=1", None, 50),
+    ):
         made = films(tmp_path)
-        made.evaluated(evaluation(100))
+        made.evaluated(evaluation(evaluated_at))
         made.saved(tmp_path / "100")
-        made.ended(end(error))
-    assert [maker.was_killed for maker in makers] == [True, True]
+        made.ended(end(error, stopped_by))
+    assert [maker.was_killed for maker in makers] == [True, True, True]
+
+
+def test_the_film_of_an_evaluation_before_the_last_checkpoint_is_waited_for(
+    tmp_path: Path, makers: list[Maker]
+) -> None:
+    made = films(tmp_path)
+    made.evaluated(evaluation(100))
+    made.saved(tmp_path / "100")
+    made.ended(end())
+    assert [(maker.was_killed, maker.code) for maker in makers] == [(False, 0)]
 
 
 def test_after_three_failures_no_film_is_tried_and_only_the_first_is_told(
