@@ -179,7 +179,7 @@ def no_option(
 
 
 def no_place(key: str, group: str, known: Sequence[str]) -> str:
-    """Return the error for a choice `group@place` at a place that takes none; `known` are those of the run."""
+    """Return the error for a choice `group@place` at a place that takes none; `known` has the choices of the run."""
     of_group = [one for one in known if one.startswith(f"{group}@")]
     if not of_group and group in CHOSEN_FOR_ONE:
         return f"there is no {key} to choose; write {CHOSEN_FOR_ONE[group]}"

@@ -114,7 +114,7 @@ class PopulationBasedTraining(Callback):
             if count and round.updates.get(policy, 0) != self._judged.get(policy, 0)
         }
         self._intervals += 1
-        # One alone has nobody to be compared with: its episodes and updates count for the next comparison.
+        # A single policy cannot be compared: its episodes and updates count for the next comparison.
         if len(self._scores) < 2:
             return []
         self._judged |= {policy: round.updates[policy] for policy in self._scores}

@@ -168,7 +168,7 @@ class _ConnectFour(_ClassicBoard):
 
 
 class _ConnectFourOfPgx(_ConnectFour):
-    """Its observations are those of PettingZoo's, but it has no method that returns them at any time."""
+    """Its observations equal PettingZoo's, but no method returns them at any time."""
 
     public = False
 

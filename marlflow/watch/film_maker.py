@@ -42,7 +42,7 @@ def make_film(run_dir: Path, settings: Mapping[str, Any]) -> Path:
 
 
 def _drop_old(folder: Path, keep: int, limit_s: int) -> None:
-    """Delete all films but the newest `keep`, and what films that are given up have left."""
+    """Delete all films but the newest `keep`, and the files of films that were never finished."""
     own = [path for path in folder.iterdir() if path.name.partition(".")[0].isdecimal()]
     films = sorted((path for path in own if path.suffix in FILMS), key=lambda path: path.stat().st_mtime_ns)
     kept = {path.stem for path in films[-keep:]}

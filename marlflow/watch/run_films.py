@@ -49,7 +49,7 @@ class RunFilms(Callback):
     longest_side: Annotated[int, Range(16, 4096)] = 720  #: pixels in width and height at most
     keep: Count = 3  #: newest films to keep
     share: SomeShare = 0.1  #: most of the time in which a film is being made
-    limit_s: Annotated[int, Range(1, 3600)] = 120  #: seconds until a film is given up
+    limit_s: Annotated[int, Range(1, 3600)] = 120  #: seconds that a film may take
 
     def __post_init__(self) -> None:
         self._run_dir, self._log, self._mode = Path(), Path(), "as_learned"
