@@ -321,7 +321,8 @@ def _option_problems(word: _OverrideWord, groups: Groups, folders: Sequence[str]
                 yield no_option(group, str(choice), options, folders, elsewhere)
             elif problem := package_problem(group, str(choice), folders):
                 yield problem
-    if package is None and group in CHOSEN_FOR_ONE:
+    chosen = [one for value in word.values() for one in (value if isinstance(value, list) else [value])]
+    if package is None and group in CHOSEN_FOR_ONE and {*map(str, chosen)} <= {*options, "None"}:
         yield f"{word.line} does not say whose: write {CHOSEN_FOR_ONE[group]}={word.values()[0]}"
 
 

@@ -24,6 +24,10 @@ CASES = {
         "there is no sinks 'elsewhere'; there are films, mlflow, page, trackio, wandb; one of your own needs "
         "--config-dir <folder>"
     ),
+    "learner=dqn": (
+        "there is no learner 'dqn'; it is in groups algorithm and policy: write algorithm@policies.<id>.algorithm=dqn or "
+        "policy@policies.<id>=dqn"
+    ),
     "parts=pop_art": f"parts=pop_art does not say whose: write {PARTS}=pop_art",
     "parts.values=null": "parts.values does not say whose: write policies.<id>.algorithm.parts.values",
     "parts@policies.cart.parts.x=pop_art": f"there is no parts@policies.cart.parts.x to choose; write {PARTS}",
