@@ -18,7 +18,7 @@ from typing import Final
 from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.runs import saved_runs
 from marlflow.runs.checkpoint_format import MANIFEST, Checkpoint, CheckpointFile, manifest_text, tensors_file
-from marlflow.runs.saved_runs import EXPERIMENT, newest
+from marlflow.runs.saved_runs import DRIVER, EXPERIMENT, newest
 
 GALLERY = Path(saved_runs.__file__).parent / "gallery"
 _RUN = "run.json"
@@ -53,7 +53,7 @@ def _to_act(checkpoint: Checkpoint) -> Iterator[tuple[str, bytes]]:
         if name.startswith("learner."):
             state = from_bytes(checkpoint.read(name))
             yield name, to_bytes({key: state[key] for key in _TO_ACT if key in state})
-        elif name == "driver":
+        elif name == DRIVER:
             yield name, checkpoint.read(name)
 
 

@@ -222,7 +222,7 @@ class VideoWriter:
         even = 0 if self._kind in _PICTURES else 1
         # Made smaller, it is never larger than was asked for.
         by = 1 if factor == 1.0 else -1
-        self.size = max(2, width + by * (width & even)), max(2, height + by * (height & even))
+        self.size = max(1 + even, width + by * (width & even)), max(1 + even, height + by * (height & even))
         self._container = av.open(str(self._aside), "w", format=self._kind[1:], options=dict(form.container))
         stream = self._container.add_stream(form.codec, rate=self._rate, options=dict(form.options))
         stream.width, stream.height = self.size
