@@ -25,8 +25,8 @@ CASES = {
         "--config-dir <folder>"
     ),
     "learner=dqn": (
-        "there is no learner 'dqn'; it is in groups algorithm and policy: write algorithm@policies.<id>.algorithm=dqn or "
-        "policy@policies.<id>=dqn"
+        "there is no learner 'dqn'; it is in groups algorithm and policy: write algorithm@policies.<id>.algorithm=dqn "
+        "or policy@policies.<id>=dqn"
     ),
     "parts=pop_art": f"parts=pop_art does not say whose: write {PARTS}=pop_art",
     "parts.values=null": "parts.values does not say whose: write policies.<id>.algorithm.parts.values",
