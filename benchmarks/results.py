@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import marlflow as mf
 from benchmarks.gallery.pictures import FILM, STILL, film, write_curve
+from marlflow.config.other_environment import env_of_words
 from marlflow.league.comparison import mean_estimate
 from marlflow.observe.sinks import METRICS, read_metrics
 
@@ -28,7 +29,7 @@ PAGES: Final = Path("docs/results")
 
 def greedy_score(run: Path, scored: dict[str, Any], episodes: int) -> float:
     """Return the mean return of greedy play in the scored environment, as the sum over agents."""
-    evaluated = mf.evaluate(run, episodes=episodes, mode="greedy", env=scored["env"])
+    evaluated = mf.evaluate(run, episodes=episodes, mode="greedy", env=env_of_words(scored["env"]))
     return sum(one.team.mean.value for one in evaluated.returns if one.policy in scored["policies"])
 
 

@@ -70,7 +70,7 @@ def _run(plan: BenchmarkPlan, arguments: Arguments) -> int:
     waiting = [run for run in runs if run not in scores]
     parallel = min(arguments["jobs"] or int(local_resources()["CPU"]), max(1, len(waiting)))
     print(_described(plan, runs, waiting, parallel), flush=True)
-    env = {task: dict(plan.suite.tasks[task].score_env) for task in plan.tasks}
+    env = {task: plan.suite.tasks[task].score_env for task in plan.tasks}
     jobs = BenchmarkJobs(Scoring(plan.suite.policies, env, arguments["episodes"]), parallel)
     try:
         for done, (run, score) in enumerate(jobs.run(waiting), 1):

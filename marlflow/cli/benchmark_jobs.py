@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from marlflow.base.errors import MarlflowError
 from marlflow.base.sentences import shortened
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """How runs are scored: `policies` whose returns are summed, settings `env` by task, and the number of episodes."""
+    """How runs are scored: `policies` whose returns are summed, words of `env` by task, and the number of episodes."""
 
     policies: Sequence[str]
-    env: dict[str, dict[str, object]]
+    env: Mapping[str, Sequence[str]]
     episodes: int
 
 
@@ -132,14 +132,14 @@ def _signals_raised() -> Iterator[None]:
 class BenchmarkJob:
     """A job: `words` are arguments of marlflow that train the run in `folder`, empty if that is done.
 
-    The score is the mean over `episodes` of the sum of the returns of all agents of `policies`, in the run's
-    environment with other settings `env`.
+    The score is the mean over `episodes` of the sum of the returns of all agents of `policies`, in the
+    environment that the words `env` choose.
     """
 
     words: Sequence[str]
     folder: str
     policies: Sequence[str]
-    env: Mapping[str, Any]
+    env: Sequence[str]
     episodes: int
 
     def start(self, output: Path) -> subprocess.Popen[str]:
@@ -175,9 +175,11 @@ class BenchmarkJob:
         return 0
 
     def _score(self) -> float:
+        from marlflow.config.other_environment import env_of_words
         from marlflow.driver.evaluate import evaluate
 
-        evaluated = evaluate(self.folder, episodes=self.episodes, mode="as_learned", env=self.env)
+        env = env_of_words(self.env)
+        evaluated = evaluate(self.folder, episodes=self.episodes, mode="as_learned", env=env)
         return math.fsum(of.team.mean.value for of in evaluated.returns if of.policy in self.policies)
 
 

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -25,7 +26,9 @@ from marlflow.cli.job import inline_by_default, prepared
 from marlflow.cli.train import quoted
 from marlflow.config.compose import SUITE, Groups, composing
 from marlflow.config.construct import imported
+from marlflow.config.experiment import Experiment
 from marlflow.config.folders import searchpath_problems
+from marlflow.config.other_environment import env_of_words, in_env, settings_in, with_settings
 from marlflow.config.overrides import Prepared
 from marlflow.config.schema import plain_values, read, read_values
 from marlflow.config.suggestions import no_option
@@ -35,6 +38,7 @@ from marlflow.runs.checkpoints import CheckpointStore
 from marlflow.runs.run_state import run_state
 from marlflow.runs.saved_runs import folder as checkpoints_of
 
+_ENV_WORD = re.compile(r"env(\.[\w.]+)?=")
 _CONFIG = Path(".hydra", "config.yaml")
 
 
@@ -134,7 +138,6 @@ def _prepared(overrides: list[str], config_dirs: Sequence[str]) -> Prepared:
 def _check(ready: Prepared, task: SuiteTask, scored: Sequence[str]) -> None:
     """Raise ConfigInvalid if the runs of a pair could not train, or could not be scored."""
     from marlflow.checks.commands import check, machines_of
-    from marlflow.config.recorded import with_settings
 
     problems: list[str] = []
     experiment = read(ready.config, problems)
@@ -143,11 +146,17 @@ def _check(ready: Prepared, task: SuiteTask, scored: Sequence[str]) -> None:
         names = ", ".join(checked.spec.policies)
         raise ConfigInvalid([f"its policies are {names}, and the suite scores {', '.join(unknown)}"])
     if task.score_env:
-        played = read_values(with_settings(plain_values(ready.config), task.score_env), problems)
         try:
-            check(played, problems)
+            check(_scored(ready, task, problems), problems)
         except InvalidInput as error:
             raise ConfigInvalid([f"with score_env, {problem}" for problem in error.problems]) from error
+
+
+def _scored(ready: Prepared, task: SuiteTask, problems: list[str]) -> Experiment | None:
+    """Return the experiment in the environment of the scored episodes; appends to `problems`."""
+    env = env_of_words(task.score_env)
+    experiment = read_values(with_settings(plain_values(ready.config), settings_in(env)), problems)
+    return None if experiment is None else in_env(experiment, env)
 
 
 def _state(folder: Path, config: dict[str, Any]) -> Literal["complete", "resume", "new"]:
@@ -185,12 +194,12 @@ _LENGTHS = ("agent_steps", "at_agent_steps")
 
 @dataclass(frozen=True, slots=True)
 class SuiteTask:
-    """A task: its overrides, the scores that count as 0 and 1, and other settings of env for the scored episodes."""
+    """A task: its overrides, the scores that count as 0 and 1, and words that choose `env` for scored episodes."""
 
     overrides: tuple[str, ...]
     low: float
     high: float
-    score_env: Mapping[str, Any]
+    score_env: tuple[str, ...]
 
     def normalized(self, score: float) -> float:
         """Return a score with `low` at 0 and `high` at 1."""
@@ -222,7 +231,7 @@ def read_suite(name: str, config_dirs: Sequence[str] = ()) -> Suite:
         raise ConfigInvalid(problems)
     tasks = {
         str(task): SuiteTask(
-            tuple(of["overrides"]), float(of["low"]), float(of["high"]), dict(of.get("score_env") or {})
+            tuple(of["overrides"]), float(of["low"]), float(of["high"]), tuple(of.get("score_env") or ())
         )
         for task, of in values["tasks"].items()
     }
@@ -260,8 +269,8 @@ def _entry_problems(path: str, entry: Any, keys: Sequence[str]) -> Iterator[str]
         yield f"{path}.low and {path}.high must be numbers: the scores that count as 0 and as 1"
     elif len(limits) == 2 and not limits[0] < limits[1]:
         yield f"{path}.low must be below {path}.high, not {limits[0]} and {limits[1]}"
-    if not isinstance(entry.get("score_env") or {}, dict):
-        yield f"{path}.score_env must have settings of env by name, such as {{batched: false}}"
+    if (words := entry.get("score_env")) and not (_are_texts(words) and all(_ENV_WORD.match(word) for word in words)):
+        yield f"{path}.score_env must be a list as for marlflow evaluate, such as [env.batched=false]"
 
 
 def _key_problems(path: str, values: Mapping[Any, Any], keys: Sequence[str], more: Sequence[str] = ()) -> Iterator[str]:
@@ -367,19 +376,18 @@ class BenchmarkScores:
         for run in self._runs:
             if run in self:
                 scores[run.task, run.algorithm].append(self._all[run.task, run.algorithm, run.seed].score)
-        changed = {task: suite.tasks[task].score_env for task in plan.tasks}
         about = [
             f"A score is the mean over {self._episodes:,} episodes of the final policies, acting as their algorithms "
             f"learn to, of the sum of the returns of all agents of {', '.join(suite.policies)}.",
-            *(f"{task} was scored with {_settings(env)}." for task, env in changed.items() if env),
+            *(
+                f"{task} was scored with {', '.join(words)}."
+                for task in plan.tasks
+                if (words := suite.tasks[task].score_env)
+            ),
         ]
         limits = {task: (suite.tasks[task].low, suite.tasks[task].high) for task in plan.tasks}
         missing = [run.name for run in self._runs if run not in self]
         return SuiteScores(suite.name, limits, plan.algorithms, scores, env_steps, about, plan.budget, missing)
-
-
-def _settings(env: Mapping[str, Any]) -> str:
-    return ", ".join(f"env.{name}={json.dumps(value)}" for name, value in env.items())
 
 
 def _read_scores(path: Path) -> list[RunScore]:

@@ -5,20 +5,15 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from marlflow.base.errors import ConfigInvalid
 from marlflow.cli.options import JSON, TRUST, UNITS, Arguments, Command, Option
 from marlflow.cli.progress import shown_progress
 from marlflow.cli.run_folder import CHECKPOINT, STRICT, checked_run, which_checkpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from marlflow.driver.evaluate import EvaluationResult
     from marlflow.runs.saved_runs import Which
-
-_ENV = "env."
 
 
 def run_evaluate(arguments: Arguments) -> int:
@@ -43,6 +38,7 @@ def run_evaluate(arguments: Arguments) -> int:
 
 
 def _evaluate(run_dir: Path, which: Which, asked: Arguments) -> EvaluationResult:
+    from marlflow.config.other_environment import env_of_words
     from marlflow.driver.evaluate import evaluate
 
     return evaluate(
@@ -57,25 +53,8 @@ def _evaluate(run_dir: Path, which: Which, asked: Arguments) -> EvaluationResult
         asked["workers"],
         None if asked["trust"] else (),
         asked["strict"],
-        _settings(asked.overrides),
+        env_of_words(asked.overrides),
     )
-
-
-def _settings(overrides: Sequence[str]) -> dict[str, Any]:
-    """Return settings of the environment, which are given as `env.<name>=<YAML>`."""
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError
-
-    found = {}
-    for name, _, text in (word.removeprefix(_ENV).partition("=") for word in overrides):
-        try:
-            # Numbers as in configurations, where 1e-3 is one.
-            value = OmegaConf.create(f"value: {text}").value
-            found[name] = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
-        except (YAMLError, OmegaConfBaseException) as error:
-            raise ConfigInvalid([f"{_ENV}{name} cannot be read: {str(error).splitlines()[0]}"]) from error
-    return found
 
 
 _ABOUT = """
@@ -91,7 +70,8 @@ another's loss, the shares of games won, drawn and lost. Members act as their al
 distribution or greedy by values, unless their league says otherwise (league.snapshots.acts).
 
 env.NAME=VALUE plays in an environment with another setting, in which the policies have to fit: env.batched=false
-steps it one by one.
+steps it one by one. env=NAME plays in another environment that comes with marlflow, with the run's wrappers unless
+it has some: env=simple_spread for what was trained with env=jaxmarl env.name=MPE_simple_spread_v3.
 
 Seeds differ from the seeds of training, and the same command plays the same games. Written into RUN:
   evaluations/<n>.json  results, and the seed, seating and returns of every episode
@@ -147,5 +127,5 @@ COMMAND = Command(
         "runs/a members=main,main@3 against=random,veteran,runs/b:main,main12.safetensors games=400",
     ),
     most=None,
-    overrides=_ENV,
+    overrides=("env=", "env."),
 )

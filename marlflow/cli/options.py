@@ -95,8 +95,8 @@ class Command:
     """A command and its options; `run` returns the exit code.
 
     `operands` is the name of positional arguments, such as `RUN`; the command takes from `fewest` to `most` (None: any
-    number). `examples` are lines without `marlflow <name>`. `overrides`: the prefix of other `key=value` arguments,
-    which it passes on; None if it takes none.
+    number). `examples` are lines without `marlflow <name>`. `overrides`: how other `key=value` arguments begin,
+    which it passes on.
     """
 
     name: str
@@ -107,7 +107,7 @@ class Command:
     operands: str = "RUN"
     fewest: int = 1
     most: int | None = 1
-    overrides: str | None = None
+    overrides: tuple[str, ...] = ()
 
     @property
     def usage(self) -> str:
@@ -181,7 +181,7 @@ def _parse_other(parsing: _Parsing, word: str, dashed: bool) -> None:
     # A folder may have "=" in its name, as the folders of a sweep do.
     if not dashed and ("=" not in word or Path(word.partition(":")[0]).exists()):
         parsing.operands.append(word)
-    elif parsing.command.overrides is not None and word.startswith(parsing.command.overrides) and not dashed:
+    elif word.startswith(parsing.command.overrides) and not dashed:
         parsing.overrides.append(word)
     else:
         parsing.problems.append(_no_option(word, parsing.command))

@@ -339,7 +339,7 @@ COMMAND = Command(
     operands="key=value",
     fewest=0,
     most=0,
-    overrides="",
+    overrides=("",),
 )
 
 

@@ -5,7 +5,7 @@ Apart from `environment`: it reads YAML, which a process that plays a finished r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -61,25 +61,35 @@ def _values(name: str) -> dict[str, Any]:
     return values
 
 
-def named_environment(name: str, arguments: Mapping[str, Any]) -> NamedEnvironment:
-    """Return the environment `name`, its defaults replaced by `arguments`.
-
-    Raises ConfigInvalid for an unknown name, a misspelled argument or a missing one.
-    """
+def settings_of_named(name: str) -> dict[str, Any]:
+    """Return the settings of the shipped environment `name`; raises ConfigInvalid for an unknown name."""
     # env=python is for a factory of the user's own, which Python code passes directly.
     known = [option for option in names("env") if option != "python"]
     if name not in known:
         question = meant(name, known, "there are")
         hint = "; one of your own is the function that makes it, or its import path, package.module.name"
         raise ConfigInvalid([f"there is no environment {name!r}{question}{'' if 'did you mean' in question else hint}"])
-    values = _values(name)
+    return _values(name)
+
+
+def misspelled_settings(name: str, given: Iterable[str], known: Collection[str]) -> Iterator[str]:
+    """Yield a problem for each setting `given` that is nearly one of those `known` of the environment `name`."""
+    yield from (
+        f"environment {name!r} has no argument {key!r}; did you mean {close!r}?"
+        for key in given
+        if key not in known and (close := nearest(key, known)) is not None
+    )
+
+
+def named_environment(name: str, arguments: Mapping[str, Any]) -> NamedEnvironment:
+    """Return the environment `name`, its defaults replaced by `arguments`.
+
+    Raises ConfigInvalid for an unknown name, a misspelled argument or a missing one.
+    """
+    values = settings_of_named(name)
     defaults = {key: value for key, value in values.items() if key not in (TARGET, *ENV_KEYS)}
     merged = {**defaults, **arguments}
-    problems = [
-        f"environment {name!r} has no argument {key!r}; did you mean {close!r}?"
-        for key in merged.keys() - defaults.keys()
-        if (close := nearest(key, defaults)) is not None
-    ]
+    problems = [*misspelled_settings(name, arguments, defaults)]
     unset = [key for key, value in merged.items() if value == _UNSET]
     problems += [f"environment {name!r} needs {key!r}: write Env({name!r}, {{{key!r}: ...}})" for key in unset]
     wrappers = wrappers_of(values["wrappers"], problems)

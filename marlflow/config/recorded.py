@@ -6,7 +6,6 @@ built again, and the signature of the user who started it: a configuration names
 
 from __future__ import annotations
 
-import copy
 import json
 import sys
 from collections.abc import Collection, Iterator, Mapping
@@ -21,6 +20,7 @@ from marlflow.base.files import is_signed, signature_of
 from marlflow.base.public_names import with_current_names
 from marlflow.config.description import describe
 from marlflow.config.experiment import Experiment
+from marlflow.config.other_environment import OtherEnv, in_env, settings_in, with_settings
 from marlflow.config.records import with_absolute_records
 from marlflow.config.renamed import with_parts
 from marlflow.config.schema import read_values
@@ -111,16 +111,17 @@ def _read(path: Path) -> tuple[str, dict[str, Any]]:
 
 
 def recorded_experiment(
-    run_dir: Path, recorded: RecordedRun, trust: Collection[str] | None, env: Mapping[str, Any] | None = None
+    run_dir: Path, recorded: RecordedRun, trust: Collection[str] | None, env: OtherEnv = None
 ) -> Experiment:
     """Build the experiment of a run again, without what only training needs; call it while `recorded.working()`.
 
-    `env` has settings of the environment that replace recorded ones, by name, such as `arguments.penalty`.
+    `env` is another environment, or settings that replace recorded ones, by name, such as `arguments.penalty`.
 
     If the record is not this user's own, what is none of marlflow's parts is imported only if it is in `trust` (None:
     any). Raises ConfigInvalid with every problem.
     """
-    needed = with_settings(_without_training(recorded.values), env or {})
+    settings = settings_in(env)
+    needed = with_settings(_without_training(recorded.values), settings)
     if not recorded.is_own:
         needed = {key: value for key, value in needed.items() if key not in _OF_A_PLACE}
         if found := untrusted(needed, trust):
@@ -134,33 +135,10 @@ def recorded_experiment(
     problems: list[str] = []
     experiment = read_values(needed, problems)
     if problems or experiment is None:
-        changed = f", with {', '.join(f'env.{name}' for name in env)} changed" if env else ""
+        changed = f", with {', '.join(f'env.{name}' for name in settings)} changed" if settings else ""
         raise ConfigInvalid([f"{run_dir / EXPERIMENT}{changed}: {problem}" for problem in problems])
     # Relative to the folder that the run was started in, which others do not work in.
-    return replace(experiment, env=with_absolute_records(experiment.env, trust))
-
-
-def with_settings(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an experiment's values with other settings of env, by name, such as `arguments.penalty`.
-
-    Raises ConfigInvalid for one that cannot be set.
-    """
-    if not settings:
-        return dict(values)
-    if not isinstance(values.get("env"), Mapping):
-        raise ConfigInvalid([f"{EXPERIMENT} has no environment whose settings could be changed"])
-    env = copy.deepcopy(dict(values["env"]))
-    for name, value in settings.items():
-        *outer, last = name.split(".")
-        if not all(part.isidentifier() for part in (*outer, last)) or TARGET in (*outer, last):
-            raise ConfigInvalid([f"env.{name} is no setting of an environment that can be changed"])
-        place = env
-        for part in outer:
-            if not isinstance(place.get(part) or {}, dict):
-                raise ConfigInvalid([f"env.{name} cannot be set: env.{part} is {place[part]!r}, no mapping"])
-            place[part] = place = dict(place.get(part) or {})
-        place[last] = value
-    return {**values, "env": env}
+    return in_env(replace(experiment, env=with_absolute_records(experiment.env, trust)), env)
 
 
 def _without_training(values: Any) -> Any:

@@ -66,7 +66,7 @@ def plain_values(config: DictConfig) -> Mapping[str, Any]:
 def read_values(values: Mapping[str, Any], problems: list[str]) -> Experiment | None:
     """Convert like `read`, from plain dicts and lists."""
     sections = with_callbacks(values, problems)
-    for section, read_section in (("env", _env), ("stop", _stop)):
+    for section, read_section in (("env", read_env), ("stop", _stop)):
         if isinstance(sections.get(section), Mapping):
             sections[section] = read_section(sections[section], problems)
             if sections[section] is LEFT:
@@ -101,7 +101,8 @@ def _without_hydra(config: DictConfig) -> DictConfig:
     return copied
 
 
-def _env(values: Mapping[str, Any], problems: list[str]) -> Any:
+def read_env(values: Mapping[str, Any], problems: list[str]) -> Any:
+    """Build the environment of a configuration's `env`; return LEFT if it cannot be built. Appends to `problems`."""
     factory = values.get(TARGET)
     if not isinstance(factory, str) or factory == "???":
         actual = "is not set" if factory in (None, "???") else f"is {factory!r}"

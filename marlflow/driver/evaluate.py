@@ -12,7 +12,9 @@ from marlflow.base.awaiting import begun
 from marlflow.base.errors import ConfigInvalid
 from marlflow.checks.commands import runtime_of
 from marlflow.config.checked import CheckedExperiment
-from marlflow.config.experiment import Experiment
+from marlflow.config.description import plain
+from marlflow.config.experiment import Env, Experiment
+from marlflow.config.other_environment import OtherEnv
 from marlflow.config.records import unlike_the_records
 from marlflow.driver.entrants import Entrants
 from marlflow.driver.evaluation_files import as_table
@@ -56,7 +58,7 @@ class EvaluationResult:
     duration_s: float
     modes: Mapping[str, EvaluationMode]
     env: Mapping[str, Any]
-    """Settings of the environment that are not the run's."""
+    """Settings of the environment that are not the run's; all of them, with its factory as `_target_`, of another."""
     ended_s: float = field(default_factory=time.time)
 
     def __repr__(self) -> str:
@@ -87,7 +89,7 @@ def evaluate(  # noqa: PLR0913, PLR0917  all but one have defaults
     workers: int = 0,
     trust: Collection[str] | None = (),
     strict: bool = False,
-    env: Mapping[str, Any] | None = None,
+    env: Env | Mapping[str, Any] | None = None,
 ) -> EvaluationResult:
     """Evaluate the policies of the run in folder `run`, as they are at a `checkpoint` (see `load`).
 
@@ -106,7 +108,8 @@ def evaluate(  # noqa: PLR0913, PLR0917  all but one have defaults
 
     `workers=0` plays in this process, a higher number on Ray. The seeds differ from the seeds of training, and the same
     arguments play the same games. `experiment`, `trust` and `strict` are as for `load`. `env` has settings of the
-    environment in place of the run's, as in its configuration: `{"batched": False, "arguments.penalty": 0.1}`.
+    environment in place of the run's, as in its configuration: `{"batched": False, "arguments.penalty": 0.1}`. Or it is
+    another environment, `Env("simple_spread")`, in which the policies have to fit; without wrappers it gets the run's.
 
     Raises InvalidInput with every problem before anything is played, and StageFailed if the environment breaks more
     often than the run tolerates.
@@ -122,7 +125,7 @@ def evaluate(  # noqa: PLR0913, PLR0917  all but one have defaults
         of_run = None if tournament.team is None else finished.checked.experiment.evaluation.mode
         modes = tournament.modes(mode or of_run)
         evaluated = _play(finished.checked, tournament, modes, workers)
-    return _result(tournament, evaluated, mode, finished.saved.checkpoint.path, began_s, env or {})
+    return _result(tournament, evaluated, mode, finished.saved.checkpoint.path, began_s, env)
 
 
 def _several(names: str | Sequence[str]) -> Sequence[str]:
@@ -222,7 +225,7 @@ def _result(
     mode: AskedMode | None,
     checkpoint: Path,
     began_s: float,
-    env: Mapping[str, Any],
+    env: OtherEnv,
 ) -> EvaluationResult:
     played = tournament.played(evaluated.episodes)
     return EvaluationResult(
@@ -238,7 +241,7 @@ def _result(
         evaluated.faults,
         time.perf_counter() - began_s,
         tournament.acted(evaluated.acted),
-        dict(env),
+        plain(env) if env else {},
     )
 
 

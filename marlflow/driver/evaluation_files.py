@@ -14,6 +14,7 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.base.files import write_new
 from marlflow.base.links import check_links
 from marlflow.base.return_units import Units
+from marlflow.config.target_nodes import TARGET
 from marlflow.league.comparison import (
     CONFIDENCE,
     Comparison,
@@ -127,7 +128,8 @@ def _notes(evaluation: EvaluationResult, run: str) -> Iterator[str]:
             f"or done, so intervals are too narrow{_DRAWS if evaluation.mode == 'greedy' else ''}"
         )
     if evaluation.env:
-        changed = ", ".join(f"env.{name}={value}" for name, value in evaluation.env.items())
+        settings = (f"env.{name}={value}" for name, value in evaluation.env.items())
+        changed = evaluation.env.get(TARGET) or ", ".join(settings)
         yield f"{run}not the run's own environment: {changed}"
     if evaluation.comparisons and not _has_winner(evaluation):
         yield f"{run}{NO_WINNER}"

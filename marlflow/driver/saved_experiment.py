@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from marlflow.base.errors import CheckpointUnusable, ConfigInvalid, InvalidInput
 from marlflow.checks.validation import ready
 from marlflow.config.checked import CheckedExperiment
 from marlflow.config.experiment import Experiment, PlacementOverrides, Rollouts, RunPlacement
+from marlflow.config.other_environment import OtherEnv
 from marlflow.config.recorded import recorded_experiment, recorded_run
 from marlflow.driver.checkpointing import identity_differences
 from marlflow.driver.other_runs import with_saved_members
@@ -42,13 +42,13 @@ def finished_run(
     experiment: Experiment | None = None,
     trust: Collection[str] | None = (),
     strict: bool = False,
-    env: Mapping[str, Any] | None = None,
+    env: OtherEnv = None,
 ) -> Iterator[FinishedRun]:
     """Open a checkpoint of a run; in the context, the working folder is the folder where the run was started.
 
     Without `experiment`, it is built again from the folder; if another user made the run, names outside marlflow's
-    parts are imported only if they are in `trust` (None: all). `env` replaces settings of its environment. If `strict`,
-    no checkpoint is used in place of a damaged one. Raises InvalidInput.
+    parts are imported only if they are in `trust` (None: all). `env` is another environment, or replaces
+    settings of the run's. If `strict`, no checkpoint is used in place of a damaged one. Raises InvalidInput.
     """
     run_dir = run_dir.absolute()
     saved = saved_run(run_dir, chosen(run_dir, which, lambda: evaluation_scores(run_dir), strict))
@@ -61,7 +61,7 @@ def finished_run(
     with recorded.working():
         # The environment is the run's, because it was recorded; JSON has no tuples, and identities distinguish them
         # from lists.
-        built = recorded_experiment(run_dir, recorded, trust, env or {})
+        built = recorded_experiment(run_dir, recorded, trust, env)
         checked = checked_experiment(built, saved, ("policies", "league"))
         yield FinishedRun(saved, checked, recorded.started_in)
 

@@ -27,7 +27,7 @@ SUITE: dict[str, Any] = {
     "policies": ["cart"],
     "tasks": {
         "easy": {"overrides": ["env.max_cycles=20"], "low": 20, "high": 40},
-        "Hard task": {"overrides": ["env.max_cycles=40"], "low": 40, "high": 80, "score_env": {"max_cycles": 30}},
+        "Hard task": {"overrides": ["env.max_cycles=40"], "low": 40, "high": 80, "score_env": ["env.max_cycles=30"]},
     },
     "algorithms": {
         "a2c": {"overrides": [*COMMON, *SHORT, "policy@policies.cart=a2c"]},
@@ -170,9 +170,12 @@ def test_a_benchmark_that_is_not_there_is_refused(marlflow: Marlflow, words: lis
         ("tasks.easy.high", "1o", "suite own: tasks.easy.low and tasks.easy.high must be numbers"),
         (
             "tasks.easy.score_env",
-            {"max_cyles": 9},
+            ["env.max_cyles=9"],
             "a2c on easy: with score_env, there is no env.max_cyles",
         ),
+        ("tasks.easy.score_env", ["env=cartpol_team"], "a2c on easy: with score_env, there is no environment"),
+        ("tasks.easy.score_env", {"max_cycles": 9}, "score_env must be a list as for marlflow evaluate"),
+        ("tasks.easy.score_env", ["seed=1"], "score_env must be a list as for marlflow evaluate"),
         ("tasks.easy.overrides", ["env.max_cycle=9"], "dqn on easy: "),
         ("algorithms.dqn.overrides", "experiment=x", "algorithms.dqn.overrides must be a list of overrides"),
         ("algorithms.dqn.overrides", ["experiment=x"], "dqn on Hard task: there is no experiment 'x'"),

@@ -23,6 +23,7 @@ from marlflow.base.spaces import Spaces
 from marlflow.checks.validation import ready
 from marlflow.config.imported_policies import policy_of
 from marlflow.driver.evaluation_files import as_csv, as_json, as_table, as_tables, write_evaluation
+from marlflow.env.wrappers.wrapping import change_observations
 from marlflow.runs.saved_league import saved_run
 from marlflow.runs.saved_policies import to_export
 from marlflow.runs.saved_runs import newest
@@ -401,6 +402,31 @@ def test_the_environment_may_have_other_settings_in_which_the_policies_fit(tmp_p
     assert as_json(shorter)["env"] == {"max_cycles": 3, "batched": False}
     with pytest.raises(mf.CheckpointUnusable, match="observes"):
         mf.evaluate(tmp_path, env={"velocities": False})
+
+
+def flipped(env: Any) -> Any:
+    """Show carts with their signs changed."""
+    return change_observations(env, lambda seen, _: -seen, env.observation_space)
+
+
+def test_policies_play_in_another_environment_with_their_wrappers_unless_it_has_some(tmp_path: Path) -> None:
+    carts = mf.Env("cartpole_team", {"max_cycles": 30}, [flipped], num_envs=4)
+    mf.train(replace(small_run(env_steps=40), env=carts), tmp_path)
+    same, elsewhere, plain = (
+        mf.evaluate(tmp_path, episodes=8, env=env)
+        for env in (None, mf.Env("cartpole_team", {"max_cycles": 30}), replace(carts, wrappers=[unchanged]))
+    )
+    assert [game.fingerprint for game in elsewhere.games] == [game.fingerprint for game in same.games]
+    assert [game.fingerprint for game in plain.games] != [game.fingerprint for game in same.games]
+    assert as_json(elsewhere)["env"]["_target_"] == "marlflow.env.games.cartpole_team.parallel_env"
+    assert "not the run's own environment: marlflow.env.games.cartpole_team.parallel_env" in repr(elsewhere)
+    with pytest.raises(InvalidInput, match="plays no agent"):
+        mf.evaluate(tmp_path, env=mf.Env("rps"))
+
+
+def unchanged(env: Any) -> Any:
+    """A wrapper that changes nothing."""
+    return env
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,38 @@ class Narrow(Pushing):
         return spaces.Box(-0.5, 1.0, super().observation_space(agent).shape, np.float32)
 
 
+class Teams(Pushing):
+    """Pushing, in which the lift has four actions, the last of them stays, and its first two may be illegal."""
+
+    def observation_space(self, agent: str) -> Any:
+        return spaces.Box(-9.0, 99.0, super().observation_space(agent).shape, np.float32)
+
+    def action_space(self, agent: str) -> Any:
+        return spaces.Discrete(4 if agent == "lift_0" else 3)
+
+    def step(self, key: Any, state: Any, actions: Any) -> Any:
+        forces = {"cart": actions["cart"] - 1, "lift": (actions["lift"] % 3)[:, None]}
+        return super().step(key, jnp.abs(state), forces)
+
+
+class MaskedTeams(Teams):
+    """Teams, with action masks."""
+
+    def see(self, place: Any) -> Any:
+        masks = {"cart": jnp.ones((2, 3), bool), "lift": jnp.array([[False, False, True, True]])}
+        return super().see(place)._replace(action_masks=masks)
+
+
+class Lifts(Pushing):
+    """Pushing, in which carts too are pushed by forces, but of one number."""
+
+    def action_space(self, agent: str) -> Any:
+        return spaces.Box(-1.0, 1.0, (2,) if agent == "lift_0" else (1,), np.float32)
+
+    def step(self, key: Any, state: Any, actions: Any) -> Any:
+        return super().step(key, state, {**actions, "cart": actions["cart"][:, 0]})
+
+
 def indicator(**settings: Any) -> Wrapper:
     return Wrapper("indicator", wrappers.agent_indicator, settings)
 
@@ -67,6 +99,9 @@ CASES = {
     "clip_observations": (Narrow, [wrappers.clip_observations]),
     "clip_observations, not of a Discrete space": (Walkers, [wrappers.clip_observations]),
     "widen_bounds": (Narrow, [wrappers.widen_bounds]),
+    "padding": (Teams, [wrappers.pad_observations, wrappers.pad_actions, indicator()]),
+    "padding of Box actions": (Lifts, [wrappers.pad_observations, wrappers.pad_actions]),
+    "padding of Discrete observations": (Walkers, [wrappers.pad_observations]),
     "reward_scale": (Walkers, [Wrapper("scale", wrappers.reward_scale, {"scale": 2.0})]),
     "reward_scale, with arguments by functools.partial": (Walkers, [partial(wrappers.reward_scale, scale=2.0)]),
     "reward_scale, measured": (HotPotato, [Wrapper("scale", wrappers.reward_scale, {"env_steps": 60})]),
@@ -74,6 +109,7 @@ CASES = {
 
 
 QUICK = (
+    "padding",
     "clip_observations",
     "widen_bounds",
     "last_action",
@@ -105,6 +141,13 @@ def test_wrapped_environments_are_wrapped_pettingzoo_environments(name: str) -> 
             told = [env.step(actions)[::4] for env in (inside, around)]
             assert_same(*(observations for observations, _ in told))
         assert not inside.agents
+
+
+def test_actions_that_padding_adds_are_illegal_where_actions_are_masked() -> None:
+    env = as_pettingzoo(wrapped(batched_env(1, MaskedTeams, max_env_steps=3), [wrappers.pad_actions], "it"))
+    _, infos = env.reset(seed=0)
+    masks = {agent: info["action_mask"].tolist() for agent, info in infos.items()}
+    assert masks == {"cart_0": [1, 1, 1, 0], "cart_1": [1, 1, 1, 0], "lift_0": [0, 0, 1, 1]}
 
 
 def chosen(env: Any, agent: str, info: Any, random: Any) -> Any:

@@ -28,7 +28,26 @@ class _SpacesOfEnv:
         self.observation_space, self.action_space = env.observation_space, env.action_space
 
 
-class AgentIndicator(FunctionalWrapper):
+class _ObservationWrapper(FunctionalWrapper):
+    """A wrapper that changes observations, by `_changed`."""
+
+    def reset(self, key: Any) -> tuple[Any, FunctionalStep]:
+        state, step = self.env.reset(key)
+        return state, self._with_changed(step)
+
+    def step(self, key: Any, state: Any, actions: ByGroup) -> tuple[Any, FunctionalStep]:
+        state, step = self.env.step(key, state, actions)
+        return state, self._with_changed(step)
+
+    def _with_changed(self, step: FunctionalStep) -> FunctionalStep:
+        return step._replace(observations={name: self._changed(name, seen) for name, seen in step.observations.items()})
+
+    def _changed(self, name: str, seen: Any) -> Any:
+        """Return the observations [A, *shape] of the group `name` as they are shown."""
+        raise NotImplementedError
+
+
+class AgentIndicator(_ObservationWrapper):
     """`wrappers.agent_indicator` of a functional environment."""
 
     def __init__(self, env: FunctionalEnv, type_only: bool = False) -> None:
@@ -49,18 +68,7 @@ class AgentIndicator(FunctionalWrapper):
     def observation_space(self, agent: str) -> spaces.Space[Any]:
         return self._space
 
-    def reset(self, key: Any) -> tuple[Any, FunctionalStep]:
-        state, step = self.env.reset(key)
-        return state, self._marked(step)
-
-    def step(self, key: Any, state: Any, actions: ByGroup) -> tuple[Any, FunctionalStep]:
-        state, step = self.env.step(key, state, actions)
-        return state, self._marked(step)
-
-    def _marked(self, step: FunctionalStep) -> FunctionalStep:
-        return step._replace(observations={name: self._mark(name, seen) for name, seen in step.observations.items()})
-
-    def _mark(self, name: str, seen: Any) -> Any:
+    def _changed(self, name: str, seen: Any) -> Any:
         marks = self._marks[name]
         if marks is None:
             return seen * self._count + self._numbers[name]
@@ -71,24 +79,65 @@ class AgentIndicator(FunctionalWrapper):
         return jnp.concatenate([seen, jnp.broadcast_to(shown, (*seen.shape[:-1], shown.shape[-1]))], axis=-1)
 
 
-class ClipObservations(FunctionalWrapper):
+class ClipObservations(_ObservationWrapper):
     """`wrappers.clip_observations` of a functional environment."""
+
+    def _changed(self, name: str, seen: Any) -> Any:
+        space = self.env.observation_space(self.env.groups[name][0])
+        return jnp.clip(seen, space.low, space.high) if isinstance(space, spaces.Box) else seen
+
+
+class PadObservations(_ObservationWrapper):
+    """`wrappers.pad_observations` of a functional environment."""
+
+    def __init__(self, env: FunctionalEnv) -> None:
+        from marlflow.env.wrappers.shipped import common_space  # late: SuperSuit takes half a second
+
+        super().__init__(env)
+        self._space = common_space("see", _SpacesOfEnv(env).possible_agents, env.observation_space)
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
+        return self._space
+
+    def _changed(self, name: str, seen: Any) -> Any:
+        if not isinstance(self._space, spaces.Box):
+            return seen
+        missing = (more - has for more, has in zip(self._space.shape, seen.shape[1:], strict=True))
+        return jnp.pad(seen, [(0, 0), *((0, rest) for rest in missing)])
+
+
+class PadActions(FunctionalWrapper):
+    """`wrappers.pad_actions` of a functional environment."""
+
+    def __init__(self, env: FunctionalEnv) -> None:
+        from marlflow.env.wrappers.shipped import common_space  # late: SuperSuit takes half a second
+
+        super().__init__(env)
+        self._space = common_space("do", _SpacesOfEnv(env).possible_agents, env.action_space)
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:
+        return self._space
 
     def reset(self, key: Any) -> tuple[Any, FunctionalStep]:
         state, step = self.env.reset(key)
-        return state, self._clipped(step)
+        return state, self._with_masks(step)
 
     def step(self, key: Any, state: Any, actions: ByGroup) -> tuple[Any, FunctionalStep]:
-        state, step = self.env.step(key, state, actions)
-        return state, self._clipped(step)
+        state, step = self.env.step(key, state, {name: self._own(name, of) for name, of in actions.items()})
+        return state, self._with_masks(step)
 
-    def _clipped(self, step: FunctionalStep) -> FunctionalStep:
-        seen = dict(step.observations)
-        for name, agents in self.env.groups.items():
-            space = self.env.observation_space(agents[0])
-            if isinstance(space, spaces.Box):
-                seen[name] = jnp.clip(seen[name], space.low, space.high)
-        return step._replace(observations=seen)
+    def _with_masks(self, step: FunctionalStep) -> FunctionalStep:
+        # Where actions are masked, those that an agent does not have are illegal.
+        masks = {
+            name: jnp.pad(of, ((0, 0), (0, self._space.n - of.shape[1]))) for name, of in step.action_masks.items()
+        }
+        return step._replace(action_masks=masks)
+
+    def _own(self, name: str, actions: Any) -> Any:
+        own = self.env.action_space(self.env.groups[name][0])
+        if isinstance(own, spaces.Discrete):
+            return jnp.where(actions < own.n, actions, 0)
+        return actions[(slice(None), *map(slice, own.shape or ()))]
 
 
 class WidenBounds(FunctionalWrapper):
@@ -253,6 +302,8 @@ _SHIPPED: Mapping[str, Wrapping] = {
     "agent_indicator": AgentIndicator,
     "clip_observations": ClipObservations,
     "last_action": LastAction,
+    "pad_actions": PadActions,
+    "pad_observations": PadObservations,
     "random_opening": FunctionalRandomOpening,
     "reward_scale": RewardScale,
     "widen_bounds": WidenBounds,

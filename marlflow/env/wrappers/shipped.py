@@ -109,7 +109,7 @@ def unbounded(space: _Space) -> _Space:
 
 def pad_observations(env: _Env) -> Any:
     """Give all agents one observation space: Boxes are padded with zeros, Discrete spaces with unused values."""
-    padded = _common_space("see", declared_agents(env), env.observation_space)
+    padded = common_space("see", declared_agents(env), env.observation_space)
 
     def change(observation: Any, _: str) -> Any:
         return homogenize_ops.pad_to(observation, padded.shape, 0) if isinstance(padded, spaces.Box) else observation
@@ -120,7 +120,7 @@ def pad_observations(env: _Env) -> Any:
 def pad_actions(env: _Env) -> Any:
     """Give all agents one action space; surplus Box components are ignored, surplus Discrete actions become 0."""
     spaces_of = {agent: env.action_space(agent) for agent in declared_agents(env)}
-    padded = _common_space("do", list(spaces_of), env.action_space)
+    padded = common_space("do", list(spaces_of), env.action_space)
     return change_actions(
         env, lambda action, agent: homogenize_ops.dehomogenize_actions(spaces_of[agent], action), lambda _: padded
     )
@@ -311,7 +311,8 @@ def random_opening_problem(env: Any, in_turns: bool, moves: int) -> str:
     return ""
 
 
-def _common_space(verb: str, agents: Sequence[str], space_of: Callable[[str], _Space]) -> Any:
+def common_space(verb: str, agents: Sequence[str], space_of: Callable[[str], _Space]) -> Any:
+    """Return a space that has room for those of all `agents`, which `verb` them; raises ConfigInvalid."""
     original = [space_of(agent) for agent in agents]
     try:
         homogenize_ops.check_homogenize_spaces(original)

@@ -1,0 +1,89 @@
+"""Another environment than a run's own, or its own with other settings, in which its policies play."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+from marlflow.base.errors import ConfigInvalid
+from marlflow.config.experiment import Env, Experiment
+from marlflow.config.target_nodes import TARGET
+from marlflow.runs.saved_runs import EXPERIMENT
+
+OtherEnv: TypeAlias = Env | Mapping[str, Any] | None
+"""Where policies play: another environment, the run's with other settings, by name, or the run's."""
+
+
+def settings_in(env: OtherEnv) -> Mapping[str, Any]:
+    """Return the settings that replace those of a run's environment; none if it is another environment."""
+    return env if isinstance(env, Mapping) else {}
+
+
+def in_env(experiment: Experiment, env: OtherEnv) -> Experiment:
+    """Return an experiment in another environment, with its own wrappers if that one has none."""
+    if not isinstance(env, Env):
+        return experiment
+    return replace(experiment, env=replace(env, wrappers=env.wrappers or experiment.env.wrappers))
+
+
+def with_settings(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an experiment's values with other settings of env, by name, such as `arguments.penalty`.
+
+    Raises ConfigInvalid for one that cannot be set.
+    """
+    if not settings:
+        return dict(values)
+    if not isinstance(values.get("env"), Mapping):
+        raise ConfigInvalid([f"{EXPERIMENT} has no environment whose settings could be changed"])
+    env = copy.deepcopy(dict(values["env"]))
+    for name, value in settings.items():
+        *outer, last = name.split(".")
+        if not all(part.isidentifier() for part in (*outer, last)) or TARGET in (*outer, last):
+            raise ConfigInvalid([f"env.{name} is no setting of an environment that can be changed"])
+        place = env
+        for part in outer:
+            if not isinstance(place.get(part) or {}, dict):
+                raise ConfigInvalid([f"env.{name} cannot be set: env.{part} is {place[part]!r}, no mapping"])
+            place[part] = place = dict(place.get(part) or {})
+        place[last] = value
+    return {**values, "env": env}
+
+
+def env_of_words(words: Iterable[str]) -> OtherEnv:
+    """Return what words such as `env=simple_spread` and `env.batched=false`, with values of YAML, say.
+
+    Raises ConfigInvalid.
+    """
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    chosen, settings = None, dict[str, Any]()
+    for name, _, text in (word.partition("=") for word in words):
+        if name == "env":
+            chosen = text
+            continue
+        if not name.startswith("env."):
+            raise ConfigInvalid([f"{name!r} is neither env=<name> nor env.<setting>=<value>"])
+        try:
+            # Numbers as in configurations, where 1e-3 is one.
+            value = OmegaConf.create(f"value: {text}").value
+            settings[name.removeprefix("env.")] = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
+        except (YAMLError, OmegaConfBaseException) as error:
+            raise ConfigInvalid([f"{name} cannot be read: {str(error).splitlines()[0]}"]) from error
+    return settings if chosen is None else _shipped(chosen, settings)
+
+
+def _shipped(name: str, settings: Mapping[str, Any]) -> Env:
+    from marlflow.config.named_environments import misspelled_settings, settings_of_named  # late: they read YAML
+    from marlflow.config.schema import read_env
+
+    shipped = settings_of_named(name)
+    problems = [*misspelled_settings(name, (setting.partition(".")[0] for setting in settings), shipped)]
+    env = read_env(with_settings({"env": shipped}, settings)["env"], problems)
+    if problems:
+        raise ConfigInvalid(problems)
+    assert isinstance(env, Env), "without problems, it was read"
+    return env
