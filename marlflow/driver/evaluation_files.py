@@ -129,7 +129,8 @@ def _notes(evaluation: EvaluationResult, run: str) -> Iterator[str]:
         )
     if evaluation.env:
         settings = (f"env.{name}={value}" for name, value in evaluation.env.items())
-        changed = evaluation.env.get(TARGET) or ", ".join(settings)
+        other = evaluation.env.get("id") or evaluation.env[TARGET] if TARGET in evaluation.env else ""
+        changed = other or ", ".join(settings)
         yield f"{run}not the run's own environment: {changed}"
     if evaluation.comparisons and not _has_winner(evaluation):
         yield f"{run}{NO_WINNER}"

@@ -216,7 +216,7 @@ def test_a_folder_is_of_one_command_at_a_time(marlflow: Marlflow, tmp_path: Path
 SHIPPED = {
     "cartpoles": ("marlflow", 6),
     "lbf": ("lbforaging", 20),
-    "mpe": ("mpe2", 4),
+    "mpe": ("jaxmarl", 8),
     "overcooked": ("jaxmarl", 2),
     "rware": ("rware", 2),
     "smax": ("jaxmarl", 3),

@@ -105,6 +105,15 @@ def test_several_runs_are_evaluated_each_in_its_environment(marlflow: Marlflow, 
 
 
 @pytest.mark.usefixtures("runs")
+def test_another_environment_is_chosen_by_its_name(marlflow: Marlflow, tmp_path: Path) -> None:
+    said = marlflow("evaluate", "plain", "env=connect_four", "env.batched=false", "episodes=4")
+    assert (said.code, said.err) == (0, "")
+    assert "not the run's own environment: classic/connect_four-v3" in said.out
+    written = json.loads((tmp_path / "plain" / "evaluations" / "1.json").read_text("utf-8"))
+    assert written["env"]["batched"] is False
+
+
+@pytest.mark.usefixtures("runs")
 def test_a_run_without_a_league_plays_by_its_policies(marlflow: Marlflow) -> None:
     said = marlflow("evaluate", "plain", "--against", "player,trained:player,random", "--games", "4")
     assert said.code == 0, said.err
@@ -192,6 +201,13 @@ CASES: dict[str, Spoilt] = {
         ["trained", "--members", "mixture"],
         ["has no meta-strategy; a run with league=psro has one"],
     ),
+    "other environment": (nothing, ["plain", "env=conect_four"], ["no environment 'conect_four'; did you mean"]),
+    "its setting": (
+        nothing,
+        ["plain", "env=rps", "env.max_cycle=3"],
+        ["has no argument 'max_cycle'; did you mean"],
+    ),
+    "one that is unlike": (nothing, ["plain", "env=rps"], ["policies.player.acts was 'Discrete(7)'"]),
     "flag": (nothing, ["trained", "--gamse", "3"], ["marlflow evaluate has no option 'gamse'; did you mean 'games'?"]),
     "flag of another": (nothing, ["trained", "--export"], ["no option 'export'; it is an option of marlflow league"]),
 }

@@ -420,8 +420,9 @@ def test_policies_play_in_another_environment_with_their_wrappers_unless_it_has_
     assert [game.fingerprint for game in plain.games] != [game.fingerprint for game in same.games]
     assert as_json(elsewhere)["env"]["_target_"] == "marlflow.env.games.cartpole_team.parallel_env"
     assert "not the run's own environment: marlflow.env.games.cartpole_team.parallel_env" in repr(elsewhere)
-    with pytest.raises(InvalidInput, match="plays no agent"):
-        mf.evaluate(tmp_path, env=mf.Env("rps"))
+    assert "matches no agent; the agents are player_0" in str(
+        refusals(mf.ConfigInvalid, mf.evaluate, tmp_path, env=mf.Env("rps"))
+    )
 
 
 def unchanged(env: Any) -> Any:

@@ -101,7 +101,6 @@ CASES = {
     "widen_bounds": (Narrow, [wrappers.widen_bounds]),
     "padding": (Teams, [wrappers.pad_observations, wrappers.pad_actions, indicator()]),
     "padding of Box actions": (Lifts, [wrappers.pad_observations, wrappers.pad_actions]),
-    "padding of Discrete observations": (Walkers, [wrappers.pad_observations]),
     "reward_scale": (Walkers, [Wrapper("scale", wrappers.reward_scale, {"scale": 2.0})]),
     "reward_scale, with arguments by functools.partial": (Walkers, [partial(wrappers.reward_scale, scale=2.0)]),
     "reward_scale, measured": (HotPotato, [Wrapper("scale", wrappers.reward_scale, {"env_steps": 60})]),
