@@ -45,8 +45,8 @@ MIXED: Final = {
         "share of games won",
         {
             "against random play": "policies.main.eval_infos.won_episode",
-            "against all snapshots": "league.players.main.win_rate_mean",
-            "against the hardest one": "league.players.main.win_rate_min",
+            "against its snapshots": "league.players.main.win_rate_mean",
+            "against the hardest snapshot": "league.players.main.win_rate_min",
         },
     ),
 }
