@@ -46,7 +46,7 @@ MIXED: Final = {
         {
             "against random play": "policies.main.eval_infos.won_episode",
             "against its snapshots": "league.players.main.win_rate_mean",
-            "against the hardest snapshot": "league.players.main.win_rate_min",
+            "against the hardest one": "league.players.main.win_rate_min",
         },
     ),
 }
