@@ -21,7 +21,7 @@ from marlflow.base.arrays import Array
 from marlflow.env.opening import open_adapter
 from marlflow.html_report.charts import CurveLine, drawn_curves, look
 from marlflow.html_report.measures import ReturnSeries
-from marlflow.policy.actor import EvaluationMode
+from marlflow.policy.actor import AskedMode
 from marlflow.trained.games import Episode, play_episode, policy_player, seating
 from marlflow.trained.play import PlayOptions, play
 from marlflow.trained.views import VideoWatcher, frames_per_second, render_modes
@@ -57,10 +57,13 @@ class Film:
     seating: Mapping[str, str] = field(default_factory=dict)
 
 
-def write_curve(path: Path, name: str, curves: Sequence[Mapping[str, Any]], levels: Mapping[str, float]) -> None:
+def write_curve(
+    path: Path, name: str, curves: Sequence[Mapping[str, Any]], levels: Mapping[str, float], unit: str = ""
+) -> None:
     """Draw curves of a page's data, one line for each, with the interquartile mean over its runs.
 
-    `levels` are values to compare with, by the keys of curves. The file names the data that it was drawn from.
+    `levels` are values to compare with, by the keys of curves; `unit` is for the vertical axis. The file names the
+    data that it was drawn from.
     """
     lines = [
         CurveLine(
@@ -71,7 +74,7 @@ def write_curve(path: Path, name: str, curves: Sequence[Mapping[str, Any]], leve
         )
         for place, one in enumerate(curves)
     ]
-    drawn = drawn_curves(lines, name)
+    drawn = drawn_curves(lines, name, returns=unit)
     namespaces = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
     head, _, rest = drawn.partition(">")
     head = head.replace("<svg ", f'<svg {namespaces} width="{_CURVE_WIDTH}" ', 1).replace(' aria-hidden="true"', "")
@@ -109,7 +112,7 @@ class _Frames:
         self.kept.append(self.kept[-1])
 
 
-def film(run: Path, seed: int, folder: Path, mode: EvaluationMode, policy: str | None = None) -> Film | None:
+def film(run: Path, seed: int, folder: Path, mode: AskedMode, policy: str | None = None) -> Film | None:
     """Write the film and the still picture of an episode of a run's newest checkpoint.
 
     `policy` plays all agents; None: as in training. An environment that draws no pictures gives the text of some games
@@ -142,7 +145,7 @@ def film(run: Path, seed: int, folder: Path, mode: EvaluationMode, policy: str |
     return Film(seed, count, episode.env_steps, "", skipped, dict(episode.returns), names)
 
 
-def _text(team: Any, seed: int, mode: EvaluationMode, seats: Mapping[str, str]) -> Film:
+def _text(team: Any, seed: int, mode: AskedMode, seats: Mapping[str, str]) -> Film:
     lines: list[str] = []
     options = PlayOptions(_TEXT_GAMES, EVALUATION_SEED, mode, view="terminal", seats=seats)
     played = play(team, options, lines.append)

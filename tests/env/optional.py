@@ -7,7 +7,15 @@ MODULES = {
     "lbf": "lbforaging",
     "vmas_balance_ppo": "vmas",
     **dict.fromkeys(
-        ("overcooked_cramped_room_ppo", "smax_3m_ppo", "smax_3m_mappo", "smax_3m_qmix", "smax_3m_qmix_ppo"), "jaxmarl"
+        (
+            "overcooked_cramped_room_ppo",
+            "smax_3m_ppo",
+            "smax_3m_mappo",
+            "smax_3m_qmix",
+            "smax_3m_qmix_ppo",
+            "smax_3m_pfsp",
+        ),
+        "jaxmarl",
     ),
     **{f"mpe_spread_{algorithm}": "jaxmarl" for algorithm in ("ppo", "mappo", "vdn", "qmix")},
     **dict.fromkeys(("pgx_connect_four_self_play", "pgx_connect_four_pfsp"), "pgx"),
