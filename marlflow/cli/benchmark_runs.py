@@ -28,7 +28,7 @@ from marlflow.config.compose import SUITE, Groups, composing
 from marlflow.config.construct import imported
 from marlflow.config.experiment import Experiment
 from marlflow.config.folders import searchpath_problems
-from marlflow.config.other_environment import env_of_words, in_env, settings_in, with_settings
+from marlflow.config.other_environment import env_of_words, in_env, values_for
 from marlflow.config.overrides import Prepared
 from marlflow.config.schema import plain_values, read, read_values
 from marlflow.config.suggestions import no_option
@@ -155,7 +155,7 @@ def _check(ready: Prepared, task: SuiteTask, scored: Sequence[str]) -> None:
 def _scored(ready: Prepared, task: SuiteTask, problems: list[str]) -> Experiment | None:
     """Return the experiment in the environment of the scored episodes; appends to `problems`."""
     env = env_of_words(task.score_env)
-    experiment = read_values(with_settings(plain_values(ready.config), settings_in(env)), problems)
+    experiment = read_values(values_for(plain_values(ready.config), env), problems)
     return None if experiment is None else in_env(experiment, env)
 
 

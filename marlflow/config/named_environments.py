@@ -61,14 +61,17 @@ def _values(name: str) -> dict[str, Any]:
     return values
 
 
-def settings_of_named(name: str) -> dict[str, Any]:
-    """Return the settings of the shipped environment `name`; raises ConfigInvalid for an unknown name."""
+def settings_of_named(name: str, instead: str = "") -> dict[str, Any]:
+    """Return the settings of the shipped environment `name`.
+
+    Raises ConfigInvalid for an unknown name, with what to write `instead` unless it is nearly a known one.
+    """
     # env=python is for a factory of the user's own, which Python code passes directly.
     known = [option for option in names("env") if option != "python"]
     if name not in known:
         question = meant(name, known, "there are")
-        hint = "; one of your own is the function that makes it, or its import path, package.module.name"
-        raise ConfigInvalid([f"there is no environment {name!r}{question}{'' if 'did you mean' in question else hint}"])
+        hint = "" if "did you mean" in question else instead
+        raise ConfigInvalid([f"there is no environment {name!r}{question}{hint}"])
     return _values(name)
 
 
@@ -86,7 +89,8 @@ def named_environment(name: str, arguments: Mapping[str, Any]) -> NamedEnvironme
 
     Raises ConfigInvalid for an unknown name, a misspelled argument or a missing one.
     """
-    values = settings_of_named(name)
+    own = "; one of your own is the function that makes it, or its import path, package.module.name"
+    values = settings_of_named(name, own)
     defaults = {key: value for key, value in values.items() if key not in (TARGET, *ENV_KEYS)}
     merged = {**defaults, **arguments}
     problems = [*misspelled_settings(name, arguments, defaults)]

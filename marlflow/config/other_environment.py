@@ -16,16 +16,27 @@ OtherEnv: TypeAlias = Env | Mapping[str, Any] | None
 """Where policies play: another environment, the run's with other settings, by name, or the run's."""
 
 
-def settings_in(env: OtherEnv) -> Mapping[str, Any]:
-    """Return the settings that replace those of a run's environment; none if it is another environment."""
-    return env if isinstance(env, Mapping) else {}
+# Takes the place of an environment that is not played, which nobody has to have.
+_STAND_IN = "marlflow.env.games.cartpole_team.parallel_env"
+
+
+def values_for(values: Mapping[str, Any], env: OtherEnv) -> dict[str, Any]:
+    """Return an experiment's values for `in_env`: of another environment's, only what that one takes over is left.
+
+    Raises ConfigInvalid for a setting that cannot be set.
+    """
+    if not isinstance(env, Env):
+        return with_settings(values, env or {})
+    own = values.get("env") or {}
+    return {**values, "env": {TARGET: _STAND_IN, **{key: own[key] for key in ("wrappers", "num_envs") if key in own}}}
 
 
 def in_env(experiment: Experiment, env: OtherEnv) -> Experiment:
-    """Return an experiment in another environment, with its own wrappers if that one has none."""
+    """Return an experiment in another environment, which takes over `num_envs`, and wrappers if it has none."""
     if not isinstance(env, Env):
         return experiment
-    return replace(experiment, env=replace(env, wrappers=env.wrappers or experiment.env.wrappers))
+    wrappers, num_envs = env.wrappers or experiment.env.wrappers, experiment.env.num_envs
+    return replace(experiment, env=replace(env, wrappers=wrappers, num_envs=num_envs))
 
 
 def with_settings(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,6 +91,8 @@ def _shipped(name: str, settings: Mapping[str, Any]) -> Env:
     from marlflow.config.named_environments import misspelled_settings, settings_of_named  # late: they read YAML
     from marlflow.config.schema import read_env
 
+    if settings.get("wrappers", True) in (None, [], {}):
+        raise ConfigInvalid(["env.wrappers is empty, but another environment without wrappers takes over the run's"])
     shipped = settings_of_named(name)
     problems = [*misspelled_settings(name, (setting.partition(".")[0] for setting in settings), shipped)]
     env = read_env(with_settings({"env": shipped}, settings)["env"], problems)

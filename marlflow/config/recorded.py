@@ -20,7 +20,7 @@ from marlflow.base.files import is_signed, signature_of
 from marlflow.base.public_names import with_current_names
 from marlflow.config.description import describe
 from marlflow.config.experiment import Experiment
-from marlflow.config.other_environment import OtherEnv, in_env, settings_in, with_settings
+from marlflow.config.other_environment import OtherEnv, in_env, values_for
 from marlflow.config.records import with_absolute_records
 from marlflow.config.renamed import with_parts
 from marlflow.config.schema import read_values
@@ -120,8 +120,7 @@ def recorded_experiment(
     If the record is not this user's own, what is none of marlflow's parts is imported only if it is in `trust` (None:
     any). Raises ConfigInvalid with every problem.
     """
-    settings = settings_in(env)
-    needed = with_settings(_without_training(recorded.values), settings)
+    needed = values_for(_without_training(recorded.values), env)
     if not recorded.is_own:
         needed = {key: value for key, value in needed.items() if key not in _OF_A_PLACE}
         if found := untrusted(needed, trust):
@@ -135,7 +134,7 @@ def recorded_experiment(
     problems: list[str] = []
     experiment = read_values(needed, problems)
     if problems or experiment is None:
-        changed = f", with {', '.join(f'env.{name}' for name in settings)} changed" if settings else ""
+        changed = f", with {', '.join(f'env.{name}' for name in env)} changed" if isinstance(env, Mapping) else ""
         raise ConfigInvalid([f"{run_dir / EXPERIMENT}{changed}: {problem}" for problem in problems])
     # Relative to the folder that the run was started in, which others do not work in.
     return in_env(replace(experiment, env=with_absolute_records(experiment.env, trust)), env)

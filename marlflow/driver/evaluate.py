@@ -14,7 +14,6 @@ from marlflow.checks.commands import runtime_of
 from marlflow.config.checked import CheckedExperiment
 from marlflow.config.description import plain
 from marlflow.config.experiment import Env, Experiment
-from marlflow.config.other_environment import OtherEnv
 from marlflow.config.records import unlike_the_records
 from marlflow.driver.entrants import Entrants
 from marlflow.driver.evaluation_files import as_table
@@ -109,13 +108,13 @@ def evaluate(  # noqa: PLR0913, PLR0917  all but one have defaults
     `workers=0` plays in this process, a higher number on Ray. The seeds differ from the seeds of training, and the same
     arguments play the same games. `experiment`, `trust` and `strict` are as for `load`. `env` has settings of the
     environment in place of the run's, as in its configuration: `{"batched": False, "arguments.penalty": 0.1}`. Or it is
-    another environment, `Env("simple_spread")`, in which the policies have to fit; without wrappers it gets the run's.
+    another environment, `Env("simple_spread")`, in which the policies have to fit. Without wrappers, it gets the run's.
 
     Raises InvalidInput with every problem before anything is played, and StageFailed if the environment breaks more
     often than the run tolerates.
     """
     began_s, base = time.perf_counter(), Path.cwd()
-    if problems := list(_argument_problems(episodes, seed, workers, mode)):
+    if problems := list(_argument_problems(episodes, seed, workers, mode, env)):
         raise ConfigInvalid(problems)
     run_dir = run_folder(run, "evaluate", "evaluate")
     with finished_run(run_dir, checkpoint, experiment, trust, strict, env) as finished:
@@ -125,14 +124,17 @@ def evaluate(  # noqa: PLR0913, PLR0917  all but one have defaults
         of_run = None if tournament.team is None else finished.checked.experiment.evaluation.mode
         modes = tournament.modes(mode or of_run)
         evaluated = _play(finished.checked, tournament, modes, workers)
-    return _result(tournament, evaluated, mode, finished.saved.checkpoint.path, began_s, env)
+        played_in = plain(finished.checked.experiment.env if isinstance(env, Env) else env or {})
+    return _result(tournament, evaluated, mode, finished.saved.checkpoint.path, began_s, played_in)
 
 
 def _several(names: str | Sequence[str]) -> Sequence[str]:
     return [names] if isinstance(names, str) else names
 
 
-def _argument_problems(episodes: int | None, seed: int, workers: int, mode: object) -> Iterator[str]:
+def _argument_problems(episodes: int | None, seed: int, workers: int, mode: object, env: object) -> Iterator[str]:
+    if not isinstance(env, Env | Mapping | None):
+        yield f"env must be an Env, or settings by name, not {env!r}"
     limits = {"seed": (seed, 0, 2**63 - 1), "workers": (workers, 0, 10_000)}
     if episodes is not None:
         limits["episodes"] = (episodes, 1, _MOST_GAMES)
@@ -225,7 +227,7 @@ def _result(
     mode: AskedMode | None,
     checkpoint: Path,
     began_s: float,
-    env: OtherEnv,
+    env: Mapping[str, Any],
 ) -> EvaluationResult:
     played = tournament.played(evaluated.episodes)
     return EvaluationResult(
@@ -241,7 +243,7 @@ def _result(
         evaluated.faults,
         time.perf_counter() - began_s,
         tournament.acted(evaluated.acted),
-        plain(env) if env else {},
+        env,
     )
 
 

@@ -14,7 +14,7 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.base.files import write_new
 from marlflow.base.links import check_links
 from marlflow.base.return_units import Units
-from marlflow.config.target_nodes import TARGET
+from marlflow.config.target_nodes import ENV_KEYS, TARGET
 from marlflow.league.comparison import (
     CONFIDENCE,
     Comparison,
@@ -128,13 +128,19 @@ def _notes(evaluation: EvaluationResult, run: str) -> Iterator[str]:
             f"or done, so intervals are too narrow{_DRAWS if evaluation.mode == 'greedy' else ''}"
         )
     if evaluation.env:
-        settings = (f"env.{name}={value}" for name, value in evaluation.env.items())
-        other = evaluation.env.get("id") or evaluation.env[TARGET] if TARGET in evaluation.env else ""
-        changed = other or ", ".join(settings)
-        yield f"{run}not the run's own environment: {changed}"
+        yield f"{run}{_elsewhere(evaluation.env)}"
     if evaluation.comparisons and not _has_winner(evaluation):
         yield f"{run}{NO_WINNER}"
     yield from (f"{run}{note}" for note in _self_play_notes(evaluation))
+
+
+def _elsewhere(env: Mapping[str, Any]) -> str:
+    if TARGET in env:
+        env = {name: value for name, value in env.items() if name not in ENV_KEYS and value is not None}
+        where = "in another environment"
+    else:
+        where = "not the run's own environment"
+    return f"{where}: {', '.join(f'env.{name}={value}' for name, value in env.items())}"
 
 
 def _acted(evaluation: EvaluationResult) -> str:

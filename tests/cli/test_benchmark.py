@@ -23,11 +23,17 @@ from tests.cli.conftest import Marlflow, content, table
 EPSILON = "policies.cart.algorithm.epsilon={_target_: marlflow.Linear, start: 1.0, end: 0.1, agent_steps: 4000}"
 COMMON = ["env=cartpole_team", "env.num_agents=2", "env.num_envs=2", "rollouts.num_workers=1", "evaluation.episodes=0"]
 SHORT = ["rollouts.fragment_env_steps=50", "stop.env_steps=20000", "checkpoint.every_env_steps=50"]
+SHORTER = ["env=cartpole_team", "env.num_agents=2", "env.max_cycles=30"]
 SUITE: dict[str, Any] = {
     "policies": ["cart"],
     "tasks": {
         "easy": {"overrides": ["env.max_cycles=20"], "low": 20, "high": 40},
-        "Hard task": {"overrides": ["env.max_cycles=40"], "low": 40, "high": 80, "score_env": ["env.max_cycles=30"]},
+        "Hard task": {
+            "overrides": ["env.max_cycles=40"],
+            "low": 40,
+            "high": 80,
+            "score_env": SHORTER,
+        },
     },
     "algorithms": {
         "a2c": {"overrides": [*COMMON, *SHORT, "policy@policies.cart=a2c"]},
@@ -216,12 +222,12 @@ def test_a_folder_is_of_one_command_at_a_time(marlflow: Marlflow, tmp_path: Path
 SHIPPED = {
     "cartpoles": ("marlflow", 6),
     "lbf": ("lbforaging", 20),
-    "mpe": ("jaxmarl", 8),
+    "mpe": ("jaxmarl mpe2", 8),
     "overcooked": ("jaxmarl", 2),
     "rware": ("rware", 2),
     "smax": ("jaxmarl", 3),
 }
-"""Suites: the package of their environments, and the runs with one seed."""
+"""Suites: the packages of their environments, and the runs with one seed."""
 
 
 def test_the_suites_above_are_all() -> None:
@@ -230,8 +236,9 @@ def test_the_suites_above_are_all() -> None:
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_shipped_suites_can_run(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    package, runs = SHIPPED[name]
-    pytest.importorskip(package)
+    packages, runs = SHIPPED[name]
+    for package in packages.split():
+        pytest.importorskip(package)
     monkeypatch.chdir(tmp_path)
     suite = read_suite(name)
     plan = BenchmarkPlan(suite, list(suite.tasks), list(suite.algorithms), [0], 1.0, [], tmp_path)

@@ -108,7 +108,8 @@ def test_several_runs_are_evaluated_each_in_its_environment(marlflow: Marlflow, 
 def test_another_environment_is_chosen_by_its_name(marlflow: Marlflow, tmp_path: Path) -> None:
     said = marlflow("evaluate", "plain", "env=connect_four", "env.batched=false", "episodes=4")
     assert (said.code, said.err) == (0, "")
-    assert "not the run's own environment: classic/connect_four-v3" in said.out
+    assert "in another environment: env._target_=" in said.out
+    assert ", env.id=classic/connect_four-v3" in said.out
     written = json.loads((tmp_path / "plain" / "evaluations" / "1.json").read_text("utf-8"))
     assert written["env"]["batched"] is False
 
@@ -207,6 +208,7 @@ CASES: dict[str, Spoilt] = {
         ["plain", "env=rps", "env.max_cycle=3"],
         ["has no argument 'max_cycle'; did you mean"],
     ),
+    "its wrappers": (nothing, ["plain", "env=rps", "env.wrappers=[]"], ["takes over the run's"]),
     "one that is unlike": (nothing, ["plain", "env=rps"], ["policies.player.acts was 'Discrete(7)'"]),
     "flag": (nothing, ["trained", "--gamse", "3"], ["marlflow evaluate has no option 'gamse'; did you mean 'games'?"]),
     "flag of another": (nothing, ["trained", "--export"], ["no option 'export'; it is an option of marlflow league"]),

@@ -418,11 +418,28 @@ def test_policies_play_in_another_environment_with_their_wrappers_unless_it_has_
     )
     assert [game.fingerprint for game in elsewhere.games] == [game.fingerprint for game in same.games]
     assert [game.fingerprint for game in plain.games] != [game.fingerprint for game in same.games]
-    assert as_json(elsewhere)["env"]["_target_"] == "marlflow.env.games.cartpole_team.parallel_env"
-    assert "not the run's own environment: marlflow.env.games.cartpole_team.parallel_env" in repr(elsewhere)
+    written = as_json(elsewhere)["env"]
+    assert (written["_target_"], written["num_envs"]) == ("marlflow.env.games.cartpole_team.parallel_env", 4)
+    assert written["wrappers"] == [{"_target_": "tests.driver.test_evaluate.flipped"}]
+    target = "env._target_=marlflow.env.games.cartpole_team.parallel_env, "
+    assert f"in another environment: {target}" in repr(elsewhere)
+    assert "env.max_cycles=30" in repr(elsewhere)
     assert "matches no agent; the agents are player_0" in str(
         refusals(mf.ConfigInvalid, mf.evaluate, tmp_path, env=mf.Env("rps"))
     )
+
+
+def test_another_environment_needs_nothing_of_the_runs_own(tmp_path: Path) -> None:
+    mf.train(replace(small_run(env_steps=40), env=mf.Env("cartpole_team", {"max_cycles": 30}, num_envs=4)), tmp_path)
+    record = json.loads((tmp_path / "experiment.json").read_text("utf-8"))
+    record["env"] = {"_target_": "nobody_has_it.make", "colors": 3, "num_envs": 4, "wrappers": []}
+    (tmp_path / "experiment.json").write_text(json.dumps(record))
+    played = mf.evaluate(tmp_path, episodes=2, env=mf.Env("cartpole_team", {"max_cycles": 7}))
+    assert max(game.env_steps for game in played.games) <= 7
+    assert "nobody_has_it" in str(refusals(mf.ConfigInvalid, mf.evaluate, tmp_path, episodes=2))
+    assert refusals(mf.ConfigInvalid, mf.evaluate, tmp_path, env="cartpole_team") == [
+        "env must be an Env, or settings by name, not 'cartpole_team'"
+    ]
 
 
 def unchanged(env: Any) -> Any:

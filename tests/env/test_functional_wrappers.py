@@ -100,6 +100,7 @@ CASES = {
     "clip_observations, not of a Discrete space": (Walkers, [wrappers.clip_observations]),
     "widen_bounds": (Narrow, [wrappers.widen_bounds]),
     "padding": (Teams, [wrappers.pad_observations, wrappers.pad_actions, indicator()]),
+    "padding, with masks": (MaskedTeams, [wrappers.pad_observations, wrappers.pad_actions]),
     "padding of Box actions": (Lifts, [wrappers.pad_observations, wrappers.pad_actions]),
     "reward_scale": (Walkers, [Wrapper("scale", wrappers.reward_scale, {"scale": 2.0})]),
     "reward_scale, with arguments by functools.partial": (Walkers, [partial(wrappers.reward_scale, scale=2.0)]),
@@ -108,7 +109,7 @@ CASES = {
 
 
 QUICK = (
-    "padding",
+    "padding, with masks",
     "clip_observations",
     "widen_bounds",
     "last_action",
@@ -139,6 +140,7 @@ def test_wrapped_environments_are_wrapped_pettingzoo_environments(name: str) -> 
             actions = {agent: chosen(around, agent, told[1][1][agent], random) for agent in around.agents}
             told = [env.step(actions)[::4] for env in (inside, around)]
             assert_same(*(observations for observations, _ in told))
+            assert_same(*({agent: info.get("action_mask") for agent, info in infos.items()} for _, infos in told))
         assert not inside.agents
 
 

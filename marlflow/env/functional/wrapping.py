@@ -94,7 +94,7 @@ class PadObservations(_ObservationWrapper):
         from marlflow.env.wrappers.shipped import common_space  # late: SuperSuit takes half a second
 
         super().__init__(env)
-        self._space = common_space("see", _SpacesOfEnv(env).possible_agents, env.observation_space)
+        self._space: spaces.Space[Any] = common_space("see", _SpacesOfEnv(env).possible_agents, env.observation_space)
 
     def observation_space(self, agent: str) -> spaces.Space[Any]:
         return self._space
@@ -113,10 +113,11 @@ class PadActions(FunctionalWrapper):
         from marlflow.env.wrappers.shipped import common_space  # late: SuperSuit takes half a second
 
         super().__init__(env)
-        self._space = common_space("do", _SpacesOfEnv(env).possible_agents, env.action_space)
+        self._space: Any = common_space("do", _SpacesOfEnv(env).possible_agents, env.action_space)
 
     def action_space(self, agent: str) -> spaces.Space[Any]:
-        return self._space
+        space: spaces.Space[Any] = self._space
+        return space
 
     def reset(self, key: Any) -> tuple[Any, FunctionalStep]:
         state, step = self.env.reset(key)

@@ -123,15 +123,40 @@ class _ActionWrapper:
     def action_space(self, agent: str) -> _Space:
         return self._space_of(agent)
 
+    def _masked(self, agent: str, info: Any) -> Any:
+        """Return an agent's info, in which actions that only the wider space has are illegal."""
+        space, mask = self._space_of(agent), info.get(_MASK)
+        if mask is None or not isinstance(space, spaces.Discrete) or len(mask) == space.n:
+            return info
+        return {**info, _MASK: np.pad(mask, (0, int(space.n) - len(mask)))}
+
 
 class _ActionWrapperAEC(_ActionWrapper, BaseWrapper):
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
+        self.env.reset(seed=seed, options=options)
+        self._mask_acting_agent()
+
     def step(self, action: Any) -> None:
         self.env.step(None if action is None else self._change(action, self.env.agent_selection))
+        self._mask_acting_agent()
+
+    def _mask_acting_agent(self) -> None:
+        if self.env.agents and (agent := self.env.agent_selection) in self.env.infos:
+            # Written into the inner environment's own dict, because adapters read it.
+            self.env.infos[agent] = self._masked(agent, self.env.infos[agent])
 
 
 class _ActionWrapperParallel(_ActionWrapper, BaseParallelWrapper):
-    def step(self, actions: Mapping[str, Any]) -> Any:
-        return self.env.step({agent: self._change(action, agent) for agent, action in actions.items()})
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
+        observations, infos = self.env.reset(seed=seed, options=options)
+        return observations, self._all_masked(infos)
+
+    def step(self, actions: Mapping[str, Any]) -> _Stepped:
+        *told, infos = self.env.step({agent: self._change(action, agent) for agent, action in actions.items()})
+        return (*told, self._all_masked(infos))
+
+    def _all_masked(self, infos: Mapping[str, Any]) -> dict[str, Any]:
+        return {agent: self._masked(agent, info) for agent, info in infos.items()}
 
 
 class _MaskInInfoAEC(BaseWrapper):
