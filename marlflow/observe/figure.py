@@ -33,7 +33,7 @@ INK: Final = "#333333"
 GRID: Final = "#DDDDDD"
 NOTE: Final[dict[str, Any]] = {"loc": "left", "fontsize": 9, "color": "#666666"}
 _SUFFIXES = ("", "k", "M", "G", "T")
-# Numbers below _PLAIN_TO, of at most _PLAIN_CHARACTERS, have neither a suffix nor an exponent.
+# Numbers of at most _PLAIN_CHARACTERS have no exponent, and below _PLAIN_TO no suffix either.
 _PLAIN_TO, _PLAIN_CHARACTERS = 1e4, 6
 _MOST_DIGITS = 17
 
@@ -72,8 +72,10 @@ def tick_labels(values: Sequence[float]) -> list[str]:
             if all(abs(read - value) <= tolerance for value, (_, read) in zip(values, written, strict=True)):
                 candidates.append([text.replace("-", "−") for text, _ in written])
                 break
-        if form is _plain and largest < _PLAIN_TO and candidates and _longest(candidates[0]) <= _PLAIN_CHARACTERS:
-            return candidates[0]
+        # People read 100k, though 1e5 is shorter.
+        is_known = form is _suffixed or (form is _plain and largest < _PLAIN_TO)
+        if is_known and candidates and _longest(best := min(candidates, key=_longest)) <= _PLAIN_CHARACTERS:
+            return best
     return min(candidates, key=_longest)
 
 

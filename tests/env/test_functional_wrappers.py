@@ -20,7 +20,7 @@ from marlflow.env.functional.own import batched_env
 from marlflow.env.functional_protocol import FunctionalStep, FunctionalWrapper
 from marlflow.env.make import Wrapper, wrapped
 from marlflow.env.wrappers import shipped as wrappers
-from tests.env.functional_games import HotPotato, Walkers
+from tests.env.functional_games import HotPotato, HotPotatoAlone, Walkers
 from tests.runtime.small_runs import SMALL, SMALL_PPO, small_run
 
 
@@ -293,3 +293,31 @@ def test_a_run_learns_from_wrapped_environments(tmp_path: Any) -> None:
         stop=mf.Stop(env_steps=400),
     )
     assert mf.train(run, tmp_path).metrics["learners"]["cart"]["updates"] > 0
+
+
+class OneWithMoreActions(HotPotatoAlone):
+    """Hot potato, whose player_0 has two actions more, which are illegal."""
+
+    def action_space(self, agent: str) -> Any:
+        return spaces.Discrete(4) if agent == "player_0" else super().action_space(agent)
+
+    def _show(self) -> None:
+        super()._show()
+        if "player_0" in self.infos:
+            self.infos["player_0"] = {"action_mask": np.array([1, self.heat < 3, 0, 0], np.int8)}
+
+
+def test_actions_that_padding_adds_are_illegal_on_each_turn() -> None:
+    env: Any = wrappers.pad_actions(OneWithMoreActions())
+    random = np.random.default_rng(0)
+    for seed in range(3):
+        env.reset(seed=seed)
+        turns = 0
+        while env.agents:
+            agent, mask = env.agent_selection, env.infos[env.agent_selection]["action_mask"]
+            assert env.action_space(agent).n == 4
+            assert (len(mask), *mask[2:]) == (4, 0, 0)
+            is_over = env.terminations[agent] or env.truncations[agent]
+            env.step(None if is_over else int(random.choice(np.flatnonzero(mask))))
+            turns += 1
+        assert turns > 3
