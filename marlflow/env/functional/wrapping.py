@@ -28,7 +28,7 @@ class _SpacesOfEnv:
         self.observation_space, self.action_space = env.observation_space, env.action_space
 
 
-class _ObservationWrapper(FunctionalWrapper):
+class _FunctionalObservationWrapper(FunctionalWrapper):
     """A wrapper that changes observations, by `_changed`."""
 
     def reset(self, key: Any) -> tuple[Any, FunctionalStep]:
@@ -47,7 +47,7 @@ class _ObservationWrapper(FunctionalWrapper):
         raise NotImplementedError
 
 
-class AgentIndicator(_ObservationWrapper):
+class AgentIndicator(_FunctionalObservationWrapper):
     """`wrappers.agent_indicator` of a functional environment."""
 
     def __init__(self, env: FunctionalEnv, type_only: bool = False) -> None:
@@ -79,7 +79,7 @@ class AgentIndicator(_ObservationWrapper):
         return jnp.concatenate([seen, jnp.broadcast_to(shown, (*seen.shape[:-1], shown.shape[-1]))], axis=-1)
 
 
-class ClipObservations(_ObservationWrapper):
+class ClipObservations(_FunctionalObservationWrapper):
     """`wrappers.clip_observations` of a functional environment."""
 
     def _changed(self, name: str, seen: Any) -> Any:
@@ -87,7 +87,7 @@ class ClipObservations(_ObservationWrapper):
         return jnp.clip(seen, space.low, space.high) if isinstance(space, spaces.Box) else seen
 
 
-class PadObservations(_ObservationWrapper):
+class PadObservations(_FunctionalObservationWrapper):
     """`wrappers.pad_observations` of a functional environment."""
 
     def __init__(self, env: FunctionalEnv) -> None:
