@@ -225,7 +225,7 @@ SHIPPED = {
     "mpe": ("jaxmarl mpe2", 8),
     "overcooked": ("jaxmarl", 2),
     "rware": ("rware", 2),
-    "smax": ("jaxmarl", 3),
+    "smax": ("jaxmarl", 9),
 }
 """Suites: the packages of their environments, and the runs with one seed."""
 

@@ -307,7 +307,6 @@ def test_infos_and_whether_a_battle_is_won_are_figures(tmp_path):
     assert step.infos["shaped_reward"]["agent"].shape == (2, 2)
 
 
-@pytest.mark.filterwarnings("ignore:OvercookedV2 is now released:DeprecationWarning")
 @pytest.mark.parametrize("name", ["MPE_simple_spread_v3", "HeuristicEnemySMAX", "overcooked", "overcooked_v2"])
 def test_a_picture_is_jaxmarls(name):
     env = batched_env(1, name, render_mode="rgb_array")
