@@ -16,7 +16,7 @@ OtherEnv: TypeAlias = Env | Mapping[str, Any] | None
 """Where policies play: another environment, the run's with other settings, by name, or the run's."""
 
 
-# Takes the place of an environment that is not played, which nobody has to have.
+# Takes the place of an environment that is not played, whose package may be missing.
 _STAND_IN = "marlflow.env.games.cartpole_team.parallel_env"
 
 

@@ -134,7 +134,9 @@ def recorded_experiment(
     problems: list[str] = []
     experiment = read_values(needed, problems)
     if problems or experiment is None:
-        changed = f", with {', '.join(f'env.{name}' for name in env)} changed" if isinstance(env, Mapping) else ""
+        changed = (
+            f", with {', '.join(f'env.{name}' for name in env)} changed" if env and isinstance(env, Mapping) else ""
+        )
         raise ConfigInvalid([f"{run_dir / EXPERIMENT}{changed}: {problem}" for problem in problems])
     # Relative to the folder that the run was started in, which others do not work in.
     return in_env(replace(experiment, env=with_absolute_records(experiment.env, trust)), env)

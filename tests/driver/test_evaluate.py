@@ -437,6 +437,11 @@ def test_another_environment_needs_nothing_of_the_runs_own(tmp_path: Path) -> No
     played = mf.evaluate(tmp_path, episodes=2, env=mf.Env("cartpole_team", {"max_cycles": 7}))
     assert max(game.env_steps for game in played.games) <= 7
     assert "nobody_has_it" in str(refusals(mf.ConfigInvalid, mf.evaluate, tmp_path, episodes=2))
+    record["env"] = {"_target_": "cartpole_team", "num_envs": 4}
+    (tmp_path / "experiment.json").write_text(json.dumps(record))
+    # The command line gives no settings as {}.
+    (problem,) = refusals(mf.ConfigInvalid, mf.evaluate, tmp_path, env={})
+    assert "experiment.json: env._target_ must be" in problem
     assert refusals(mf.ConfigInvalid, mf.evaluate, tmp_path, env="cartpole_team") == [
         "env must be an Env, or settings by name, not 'cartpole_team'"
     ]
