@@ -440,7 +440,7 @@ def test_another_environment_needs_nothing_of_the_runs_own(tmp_path: Path) -> No
     record["env"] = {"_target_": "cartpole_team", "num_envs": 4}
     (tmp_path / "experiment.json").write_text(json.dumps(record))
     # The command line gives no settings as {}.
-    (problem,) = refusals(mf.ConfigInvalid, mf.evaluate, tmp_path, env={})
+    (problem,) = refusals(mf.ConfigInvalid, mf.evaluate, tmp_path, trust=None, env={})
     assert "experiment.json: env._target_ must be" in problem
     assert refusals(mf.ConfigInvalid, mf.evaluate, tmp_path, env="cartpole_team") == [
         "env must be an Env, or settings by name, not 'cartpole_team'"
