@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -18,6 +19,7 @@ OtherEnv: TypeAlias = Env | Mapping[str, Any] | None
 
 # Takes the place of an environment that is not played, whose package may be missing.
 _STAND_IN = "marlflow.env.games.cartpole_team.parallel_env"
+_PATH = re.compile(r"env\b(?:\.(\w+))?")
 
 
 def values_for(values: Mapping[str, Any], env: OtherEnv) -> dict[str, Any]:
@@ -28,7 +30,17 @@ def values_for(values: Mapping[str, Any], env: OtherEnv) -> dict[str, Any]:
     if not isinstance(env, Env):
         return with_settings(values, env or {})
     own = values.get("env") or {}
-    return {**values, "env": {TARGET: _STAND_IN, **{key: own[key] for key in ("wrappers", "num_envs") if key in own}}}
+    return {**values, "env": {TARGET: _STAND_IN, **{key: own[key] for key in _taken_over(env) if key in own}}}
+
+
+def is_needed(path: str, env: OtherEnv) -> bool:
+    """Return whether a text that begins with the path of a recorded value, such as env.max_cycles, is of one in use."""
+    named = _PATH.match(path)
+    return not isinstance(env, Env) or named is None or named[1] in _taken_over(env)
+
+
+def _taken_over(env: Env) -> Sequence[str]:
+    return ("num_envs",) if env.wrappers else ("num_envs", "wrappers")
 
 
 def in_env(experiment: Experiment, env: OtherEnv) -> Experiment:

@@ -20,7 +20,7 @@ from marlflow.base.files import is_signed, signature_of
 from marlflow.base.public_names import with_current_names
 from marlflow.config.description import describe
 from marlflow.config.experiment import Experiment
-from marlflow.config.other_environment import OtherEnv, in_env, values_for
+from marlflow.config.other_environment import OtherEnv, in_env, is_needed, values_for
 from marlflow.config.records import with_absolute_records
 from marlflow.config.renamed import with_parts
 from marlflow.config.schema import read_values
@@ -127,7 +127,7 @@ def recorded_experiment(
             remedy = f"give trust={listed(found, _QUOTE)}, on the command line --trust"
             raise ConfigInvalid([refusal(f"{run_dir} {UNSIGNED}", found, remedy)])
     needed_but_lost = (one for one in recorded.lost if f".algorithm.{EXTRA_LOSSES}." not in one)
-    if lost := [one for one in needed_but_lost if not one.startswith(_ONLY_TRAINING)]:
+    if lost := [one for one in needed_but_lost if not one.startswith(_ONLY_TRAINING) and is_needed(one, env)]:
         reason = f"{'; '.join(lost)}; write it in a module, or {_ASKED}"
         raise ConfigInvalid([f"the experiment of {run_dir} cannot be built from its {EXPERIMENT}: {reason}"])
     check_modules(needed, recorded.started_in)

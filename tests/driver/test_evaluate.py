@@ -23,6 +23,7 @@ from marlflow.base.spaces import Spaces
 from marlflow.checks.validation import ready
 from marlflow.config.imported_policies import policy_of
 from marlflow.driver.evaluation_files import as_csv, as_json, as_table, as_tables, write_evaluation
+from marlflow.env.games import cartpole_team
 from marlflow.env.wrappers.wrapping import change_observations
 from marlflow.runs.saved_league import saved_run
 from marlflow.runs.saved_policies import to_export
@@ -445,6 +446,25 @@ def test_another_environment_needs_nothing_of_the_runs_own(tmp_path: Path) -> No
     assert refusals(mf.ConfigInvalid, mf.evaluate, tmp_path, env="cartpole_team") == [
         "env must be an Env, or settings by name, not 'cartpole_team'"
     ]
+
+
+def test_another_environment_needs_no_factory_that_could_not_be_recorded(tmp_path: Path) -> None:
+    def wrapped(env: Any) -> Any:
+        return env
+
+    def only_here(**arguments: Any) -> Any:
+        return cartpole_team.parallel_env(**arguments)
+
+    carts, shorter = mf.Env("cartpole_team", {"max_cycles": 30}, num_envs=4), mf.Env("cartpole_team", {"max_cycles": 7})
+    mf.train(replace(small_run(env_steps=40), env=replace(carts, factory=only_here)), tmp_path / "factory")
+    mf.train(replace(small_run(env_steps=40), env=replace(carts, wrappers=[wrapped])), tmp_path / "wrapper")
+    (problem,) = refusals(mf.ConfigInvalid, mf.evaluate, tmp_path / "factory", episodes=2)
+    assert "only_here" in problem
+    (problem,) = refusals(mf.ConfigInvalid, mf.evaluate, tmp_path / "wrapper", episodes=2, env=shorter)
+    assert "wrapped" in problem
+    for run, env in (("factory", shorter), ("wrapper", replace(shorter, wrappers=[unchanged]))):
+        played = mf.evaluate(tmp_path / run, episodes=2, env=env)
+        assert max(game.env_steps for game in played.games) <= 7
 
 
 def unchanged(env: Any) -> Any:
