@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,7 +58,7 @@ def as_tables(evaluations: Mapping[str, EvaluationResult], units: Units = "mean"
 def _policy_rows(evaluations: Mapping[str, EvaluationResult], units: Units) -> Iterator[list[str]]:
     every = [policy for one in evaluations.values() for policy in one.returns]
     outcomes = any(policy.win is not None for policy in every)
-    infos = list(dict.fromkeys(name for policy in every for name in policy.infos))
+    infos = _info_names(every)
     titles = ["run", "policy", "episodes", f"{_RETURN[units]} [95 %]", "iqm", "median", "length"]
     yield [*titles, *infos, *(_OUTCOMES if outcomes else ())]
     for run, one in evaluations.items():
@@ -66,7 +66,7 @@ def _policy_rows(evaluations: Mapping[str, EvaluationResult], units: Units) -> I
             of = policy.returns(units)
             row = [run, policy.policy, f"{policy.episodes:,}", _with_interval(of.mean)]
             row += [f"{of.iqm:.2f}", f"{of.median:.2f}", f"{policy.length:.1f}"]
-            row += [_with_interval(policy.infos[name]) if name in policy.infos else "-" for name in infos]
+            row += _info_cells(policy.infos, infos)
             shares = (policy.win, policy.draw, policy.loss)
             yield [*row, *(["-" if share is None else _with_interval(share) for share in shares] if outcomes else ())]
 
@@ -75,16 +75,17 @@ def _pair_rows(evaluations: Mapping[str, EvaluationResult], units: Units) -> Ite
     every = [one for evaluation in evaluations.values() for one in evaluation.comparisons]
     # Wins, draws and losses are defined only in constant-sum games.
     outcomes = any(one.results is not None and one.results.is_constant_sum for one in every)
+    infos = _info_names(one.results for one in every if one.results is not None)
     names = list(dict.fromkeys(side for one in every for side in one.by_side))
     sides = names if len(names) > 1 else []
     key, shown = ("win", "win as") if outcomes else ({"mean": "return", "sum": "team_return"}[units], "return as")
     titles = ["run", "member", "opponent", "games", *(_OUTCOMES if outcomes else ()), _RETURN[units]]
-    yield [*titles, *([] if outcomes else ["iqm", "median", "length"]), *(f"{shown} {name}" for name in sides)]
+    titles += [*([] if outcomes else ["iqm", "median", "length"]), *infos]
+    yield [*titles, *(f"{shown} {name}" for name in sides)]
     for run, evaluation in evaluations.items():
         for one in evaluation.comparisons:
-            columns = len(titles) - 4 + (0 if outcomes else 3)
             if one.results is None:
-                yield [run, one.member, one.opponent, "0", *["-"] * (columns + len(sides))]
+                yield [run, one.member, one.opponent, "0", *["-"] * (len(titles) - 4 + len(sides))]
                 continue
             found, of = one.results.estimates, one.results.returns(units)
             # Another run in the table may have games with winners, and this one none.
@@ -93,9 +94,18 @@ def _pair_rows(evaluations: Mapping[str, EvaluationResult], units: Units) -> Ite
             row.append(_with_interval(of.mean))
             if not outcomes:
                 row += [f"{of.iqm:.2f}", f"{of.median:.2f}", f"{one.results.length:.1f}"]
+            row += _info_cells(one.results.infos, infos)
             shown_sides = one.by_side if has_winners else {}
             by_side = [f"{one.by_side[n].estimates[key].value:.2f}" if n in shown_sides else "-" for n in sides]
             yield [run, one.member, one.opponent, f"{one.results.games:,}", *row, *by_side]
+
+
+def _info_names(every: Iterable[PolicyReturns | Results]) -> list[str]:
+    return list(dict.fromkeys(name for one in every for name in one.infos))
+
+
+def _info_cells(infos: Mapping[str, Estimate], names: Sequence[str]) -> list[str]:
+    return [_with_interval(infos[name]) if name in infos else "-" for name in names]
 
 
 def _with_interval(estimate: Estimate) -> str:
@@ -253,7 +263,7 @@ def _returns(one: PolicyReturns) -> dict[str, Any]:
         "return": asdict(one.mean),
         "team_return": asdict(one.team.mean),
         **_numbers(one),
-        "infos": {name: asdict(found) for name, found in one.infos.items()},
+        "infos": _info_data(one),
         **outcomes,
     }
 
@@ -261,6 +271,10 @@ def _returns(one: PolicyReturns) -> dict[str, Any]:
 def _numbers(one: PolicyReturns | Results) -> dict[str, float]:
     numbers = (one.iqm, one.median, one.length, one.team.iqm, one.team.median)
     return dict(zip(_NUMBERS, numbers, strict=True))
+
+
+def _info_data(one: PolicyReturns | Results) -> dict[str, Any]:
+    return {name: asdict(found) for name, found in one.infos.items()}
 
 
 def _comparison(one: Comparison) -> dict[str, Any]:
@@ -279,6 +293,7 @@ def _results(results: Results) -> dict[str, Any]:
         "constant_sum": results.is_constant_sum,
         **{name: asdict(one) for name, one in results.estimates.items()},
         **_numbers(results),
+        "infos": _info_data(results),
     }
 
 
@@ -286,15 +301,24 @@ def as_csv(evaluation: EvaluationResult) -> str:
     """Return one line for each pair, and for each side of it, with the ends of intervals in separate columns."""
     written = io.StringIO()
     writer = csv.writer(written, lineterminator="\n")
-    ends = [f"{name}{end}" for name in _ESTIMATES for end in ("", "_low", "_high")]
-    writer.writerow([*_MATRIX_COLUMNS, *ends, *_NUMBERS])
+    infos = _info_names(one.results for one in evaluation.comparisons if one.results is not None)
+    writer.writerow(
+        [*_MATRIX_COLUMNS, *_with_ends(_ESTIMATES), *_NUMBERS, *_with_ends(f"infos.{name}" for name in infos)]
+    )
     for one in evaluation.comparisons:
         for side, results in {"": one.results, **one.by_side}.items():
             if results is not None:
                 lost = "" if side else one.lost
-                numbers = [number for of in results.estimates.values() for number in (of.value, of.low, of.high)]
-                row = ["" if number is None else number for number in numbers]
-                writer.writerow(
-                    [one.member, one.opponent, side, results.games, lost, *row, *_numbers(results).values()]
-                )
+                row = [one.member, one.opponent, side, results.games, lost, *_ends(results.estimates.values())]
+                row += [*_numbers(results).values(), *_ends(results.infos.get(name) for name in infos)]
+                writer.writerow(["" if cell is None else cell for cell in row])
     return written.getvalue()
+
+
+def _with_ends(names: Iterable[str]) -> list[str]:
+    return [f"{name}{end}" for name in names for end in ("", "_low", "_high")]
+
+
+def _ends(estimates: Iterable[Estimate | None]) -> Iterator[float | None]:
+    for one in estimates:
+        yield from (None, None, None) if one is None else (one.value, one.low, one.high)

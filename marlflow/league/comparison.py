@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist, median
 from typing import Literal
@@ -148,6 +148,7 @@ class Results:
 
     `score`, `iqm` and `median` summarize returns per agent, `team` the sums over the side's agents in each game.
     `is_constant_sum`: the sides' returns had the same sum in all games, so that winning is what returns measure.
+    `infos` are the means of info columns per agent of the side and game, over the games that have them.
     """
 
     games: int
@@ -160,6 +161,7 @@ class Results:
     length: float
     is_constant_sum: bool
     team: ReturnStatistics
+    infos: Mapping[str, Estimate]
 
     @property
     def estimates(self) -> Mapping[str, Estimate]:
@@ -188,7 +190,7 @@ class Comparison:
 
 def results_of(sides: Sides, games: Iterable[ComparedGame]) -> Results | None:
     """Return the results of games, for the side that the member played in each; None without games."""
-    outcomes, scores, sums, of_all, lengths = [], [], [], [], []
+    outcomes, scores, sums, of_all, lengths, of_side = [], [], [], [], [], []
     for game in games:
         assert game.side is not None, "a member plays a side"
         of_sides = side_scores(sides, game.returns)
@@ -198,6 +200,7 @@ def results_of(sides: Sides, games: Iterable[ComparedGame]) -> Results | None:
         sums.append(math.fsum(value for agent, value in game.returns.items() if agent in played))
         of_all.append(of_sides)
         lengths.append(game.env_steps)
+        of_side.append((game, played))
     if not outcomes:
         return None
     win, draw, loss = (wilson(outcomes.count(kind), len(outcomes)) for kind in ("win", "draw", "loss"))
@@ -213,6 +216,7 @@ def results_of(sides: Sides, games: Iterable[ComparedGame]) -> Results | None:
         math.fsum(lengths) / len(lengths),
         is_constant_sum(of_all),
         return_statistics(sums),
+        _infos(of_side),
     )
 
 
@@ -290,14 +294,15 @@ def _of_policy(policy: str, games: Sequence[ComparedGame]) -> PolicyReturns:
         per_agent.median,
         return_statistics(sums),
         math.fsum(game.env_steps for game, _ in played) / len(played),
-        _infos([game for game, _ in played], policy),
+        _infos(played),
     )
 
 
-def _infos(games: Sequence[ComparedGame], policy: str) -> dict[str, Estimate]:
+def _infos(games: Iterable[tuple[ComparedGame, Collection[str]]]) -> dict[str, Estimate]:
+    """Return the means of info columns over games, of some agents of each."""
     found: dict[str, list[float]] = {}
-    for game in games:
+    for game, agents in games:
         for name, by_agent in game.infos.items():
-            if values := [value for agent, value in by_agent.items() if game.seating.get(agent) == policy]:
+            if values := [value for agent, value in by_agent.items() if agent in agents]:
                 found.setdefault(name, []).append(math.fsum(values) / len(values))
     return {name: mean_estimate(means) for name, means in found.items()}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,11 +14,14 @@ import torch
 from pettingzoo.utils import BaseParallelWrapper
 
 import marlflow as mf
+from marlflow.driver.evaluation_files import as_csv, as_json
 from marlflow.env.functional.own import batched_env
 from marlflow.env.games import cartpole_team
 from tests.driver.resumed_runs import resumes_exactly
+from tests.driver.rock_paper_scissors import RockPaperScissors
 from tests.driver.watching import reports
 from tests.env.functional_games import Walkers
+from tests.league.runs import LEAGUES, league_run
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, small_run
 
 
@@ -95,6 +100,32 @@ def test_evaluations_have_figures_and_a_run_may_aim_at_one(tmp_path: Path) -> No
     assert result.metrics["env_steps"] < 5_000
     (ppo, _) = mf.evaluate(tmp_path, episodes=4, trust=None).returns
     assert ppo.infos["last"].value > 0.0
+
+
+class FirstTells(RockPaperScissors):
+    """player_0 wins each game by its infos, whatever rewards say; infos of player_1 have no `told`."""
+
+    def step(self, actions: dict[str, int]) -> Any:
+        *result, infos = super().step(actions)
+        for agent, first in (("player_0", True), ("player_1", False)):
+            infos[agent] = {"won": first, **({"told": 3.0} if first else {})}
+        return *result, infos
+
+
+def test_games_between_policies_have_figures_of_the_side_that_was_played(tmp_path: Path) -> None:
+    told = {"won": mf.InfoMetric("won"), "told": mf.InfoMetric("told")}
+    run = league_run(LEAGUES["pfsp"], 100, env=mf.Env(FirstTells, num_envs=4), metrics=told)
+    mf.train(run, tmp_path)
+    found = mf.evaluate(tmp_path, run, ["main"], ["random"], episodes=12)
+    (one,) = as_json(found)["results"]
+    assert {name: figure["value"] for name, figure in one["infos"].items()} == {"won": 0.5, "told": 3.0}
+    by_side = {side: {name: of["value"] for name, of in of_side["infos"].items()} for side, of_side in one["as"].items()}
+    assert by_side == {"player_0": {"won": 1.0, "told": 3.0}, "player_1": {"won": 0.0}}
+    titles, row, *_ = (re.split("  +", line) for line in str(found).splitlines())
+    assert dict(zip(titles, row, strict=True))["told"] == "3.00 [3.00, 3.00]"
+    whole, first, second = csv.DictReader(as_csv(found).splitlines())
+    assert (whole["infos.won"], first["infos.won"], second["infos.won"]) == ("0.5", "1.0", "0.0")
+    assert (first["infos.told_high"], second["infos.told"], second["infos.told_high"]) == ("3.0", "", "")
 
 
 @pytest.mark.parametrize("compiled", [True, False])
