@@ -35,7 +35,7 @@ from marlflow.policy.torso import TorsoConfig
 from marlflow.runs.checkpoint_format import as_text
 from marlflow.runs.saved_league import SavedRun, saved_run
 from marlflow.runs.saved_policies import read_export, saved_policy
-from marlflow.runs.saved_runs import EXPERIMENT, RANDOM, Which, chosen, folder
+from marlflow.runs.saved_runs import EXPERIMENT, RANDOM, Which, chosen, folder, located
 from marlflow.sampling.mapping import Rule, group
 from marlflow.sampling.mapping import policy_of as policy_of_agent
 
@@ -53,12 +53,14 @@ def load_policy(
 ) -> SavedPolicy:
     """Load a member from a checkpoint of a run, or from an exported file, which has only one.
 
+    `source` may be `gallery:<name>`, a run that comes with marlflow.
     With a `default` and no `member`, it is the one named `default`, or the only one that learned. `size_of` is as for
     `saved_policy`. Raises ConfigInvalid if there is no such folder, file or member, and CheckpointUnusable.
     """
-    if source.is_dir():
-        check_links(source)
-        if not folder(source).is_dir():
+    place = located(source)
+    if place.is_dir():
+        check_links(place)
+        if not folder(place).is_dir():
             raise ConfigInvalid([f"{source} is the folder of no run: it has no checkpoints"])
         return _while_it_runs(lambda: _of_run(source, member, checkpoint, default, size_of))
     if checkpoint is not None:
@@ -74,13 +76,14 @@ def load_policy(
 def _of_run(
     source: Path, member: str | None, checkpoint: Which, default: str | None, size_of: Callable[[str], int] | None
 ) -> SavedPolicy:
-    run = saved_run(source, chosen(source, checkpoint))
+    place = located(source)
+    run = saved_run(place, chosen(place, checkpoint))
     learned = [name for learner in run.notes.identity["learners"].values() for name in learner["policies"]]
     if member is None and default is not None:
         member = default if default in run.names else learned[0] if len(learned) == 1 else None
     if member is None:
         raise ConfigInvalid([f"{source} has several members; name one: {', '.join(run.names)}"])
-    return policy_of(run, member, size_of)
+    return replace(policy_of(run, member, size_of), source=f"{member} of {source}")
 
 
 def _while_it_runs(load: Callable[[], SavedPolicy]) -> SavedPolicy:

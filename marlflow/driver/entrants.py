@@ -33,7 +33,7 @@ from marlflow.policy.actor import AskedMode, WeightedActor
 from marlflow.runs.checkpoint_format import as_text
 from marlflow.runs.saved_league import SavedRun, saved_run
 from marlflow.runs.saved_policies import import_file, saved_policy
-from marlflow.runs.saved_runs import EXPORTED, MIXTURE, RANDOM, TEAM, chosen, no_member
+from marlflow.runs.saved_runs import EXPORTED, MIXTURE, PREFIX, RANDOM, TEAM, chosen, located, no_member
 from marlflow.runtime.spec import PolicySpec
 
 _REMEDY = "add --trust, or give trust=[...] from Python"
@@ -143,8 +143,8 @@ class Entrants:
             return self._mixture(label, self._run, self.find)
         if label == TEAM:
             return self.own_team()
-        if (self._base / label).is_dir():
-            return self._team_of(label, self._base / label)
+        if (path := self._folder(label)) is not None:
+            return self._team_of(label, path)
         source, colon, member = label.rpartition(":")
         if colon:
             return self._of_run(label, source, member)
@@ -152,6 +152,12 @@ class Entrants:
             return self._saved(label, load_policy(self._base / label), self._trust)
         known = [*self.names, RANDOM, TEAM, *([MIXTURE] if self._has_mixture(self._run) else [])]
         raise ConfigInvalid([no_member(label, list(dict.fromkeys(known)))])
+
+    def _folder(self, label: str) -> Path | None:
+        """Return the folder that a label names without a member in it, if it names one."""
+        if label.startswith(PREFIX):
+            return None if ":" in label.removeprefix(PREFIX) else located(label)
+        return self._base / label if (self._base / label).is_dir() else None
 
     def _unlearning(self, label: str) -> Entrant:
         policies = self._fixed[label]
@@ -216,7 +222,7 @@ class Entrants:
         return Entrant(label, policies, about={"algorithm": RANDOM})
 
     def _of_run(self, label: str, source: str, member: str) -> Entrant:
-        path = self._base / source
+        path = located(source, self._base)
         if not path.is_dir():
             raise ConfigInvalid([f"{label}: there is no directory {source}; before the colon comes that of a run"])
         if member == MIXTURE:

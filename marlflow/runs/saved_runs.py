@@ -131,9 +131,9 @@ def run_folder(given: Path | str, purpose: str, verb: str) -> Path:
 
     For messages, `purpose` names the command or function that needs the run, and `verb` says what it does with a run.
     """
+    run_dir = located(given)
     if str(given).startswith(PREFIX):
-        return unpacked(str(given).removeprefix(PREFIX))
-    run_dir = Path(given)
+        return run_dir
     if not run_dir.is_dir():
         raise ConfigInvalid([f"there is no directory {given}; {purpose} needs that of a run"])
     if not any((run_dir / mark).exists() for mark in RUN_MARKS):
@@ -165,12 +165,16 @@ def shipped_runs() -> list[str]:
     return sorted(path.name for path in _SHIPPED.iterdir() if path.is_dir()) if _SHIPPED.is_dir() else []
 
 
-def unpacked(name: str) -> Path:
-    """Return a folder of this user's with the run `name`; raises ConfigInvalid if there is none, or no folder for it.
+def located(given: Path | str, base: Path = Path()) -> Path:
+    """Return the path of a run or a file: relative ones begin at `base`; `gallery:<name>` comes with marlflow.
 
-    It is a copy in the user's cache folder, because evaluations are written into the folder of their run. Other files
-    get another name, so only damaged files are ever replaced.
+    The latter is a copy in the user's cache folder, because evaluations are written into the folder of their run. Other
+    files get another name, so only damaged files are ever replaced. Raises ConfigInvalid if there is none of this name,
+    or no folder for it.
     """
+    if not str(given).startswith(PREFIX):
+        return base / given
+    name = str(given).removeprefix(PREFIX)
     if name not in (names := shipped_runs()):
         raise ConfigInvalid([f"there is no {PREFIX}{name}{meant(name, names, 'there are')}"])
     files = {path.relative_to(_SHIPPED): path.read_bytes() for path in (_SHIPPED / name).rglob("*") if path.is_file()}
