@@ -222,7 +222,7 @@ def test_a_folder_is_of_one_command_at_a_time(marlflow: Marlflow, tmp_path: Path
 SHIPPED = {
     "cartpoles": ("marlflow", 6),
     "lbf": ("lbforaging", 20),
-    "mpe": ("jaxmarl mpe2", 8),
+    "mpe": ("jaxmarl mpe2", 16),
     "overcooked": ("jaxmarl", 2),
     "rware": ("rware", 2),
     "smax": ("jaxmarl", 9),

@@ -119,7 +119,9 @@ def test_games_between_policies_have_figures_of_the_side_that_was_played(tmp_pat
     found = mf.evaluate(tmp_path, run, ["main"], ["random"], episodes=12)
     (one,) = as_json(found)["results"]
     assert {name: figure["value"] for name, figure in one["infos"].items()} == {"won": 0.5, "told": 3.0}
-    by_side = {side: {name: of["value"] for name, of in of_side["infos"].items()} for side, of_side in one["as"].items()}
+    by_side = {
+        side: {name: of["value"] for name, of in of_side["infos"].items()} for side, of_side in one["as"].items()
+    }
     assert by_side == {"player_0": {"won": 1.0, "told": 3.0}, "player_1": {"won": 0.0}}
     titles, row, *_ = (re.split("  +", line) for line in str(found).splitlines())
     assert dict(zip(titles, row, strict=True))["told"] == "3.00 [3.00, 3.00]"

@@ -17,6 +17,7 @@ MODULES = {
         ),
         "jaxmarl",
     ),
+    "mpe_tag_ppo": "jaxmarl",
     **{f"mpe_spread_{algorithm}": "jaxmarl" for algorithm in ("ppo", "mappo", "vdn", "qmix")},
     **dict.fromkeys(("pgx_connect_four_self_play", "pgx_connect_four_pfsp"), "pgx"),
 }

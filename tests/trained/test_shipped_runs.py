@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import marlflow as mf
+from marlflow.config.imported_policies import source_policy
 from marlflow.runs import saved_runs
 from marlflow.runs.saved_runs import run_folder
 from tests.sentences import refusals
@@ -49,6 +50,29 @@ def test_connect_four_wins_against_random_play() -> None:
     # It has 0.9 with random openings, and random play against itself 0.
     assert against.results is not None
     assert against.results.score.value > 0.5
+
+
+def test_they_are_opponents_by_their_names() -> None:
+    pytest.importorskip("lbforaging")
+    name = "gallery:lbf_10x10_3p_3f_ppo"
+    result = mf.evaluate(name, episodes=2, env={"batched": False}, members="agent", against=[name, f"{name}:agent"])
+    assert [one.opponent for one in result.comparisons] == [name, f"{name}:agent"]
+    assert all(one.results is not None for one in result.comparisons)
+    for unknown in ("gallery:lbf", "gallery:lbf:agent"):
+        (problem,) = refusals(mf.ConfigInvalid, mf.evaluate, name, env={"batched": False}, against=unknown)
+        assert "there is no gallery:lbf" in problem
+
+
+@pytest.mark.parametrize(("name", "policy"), [("mpe_tag_ppo", "agent"), ("mpe_adversary_ppo", "adversary")])
+def test_policies_of_other_experiments_are_taken_from_them(name: str, policy: str) -> None:
+    saved = source_policy(mf.Frozen(f"gallery:{name}", policy), "opponent")
+    assert saved.source == f"{policy} of gallery:{name}"
+    assert (
+        saved.sha256
+        == source_policy(mf.FromRun(str(run_folder(f"gallery:{name}", "a test", "load")), policy), "").sha256
+    )
+    (problem,) = refusals(mf.ConfigInvalid, source_policy, mf.Frozen("gallery:mpe_tag_pp", "agent"), "opponent")
+    assert "did you mean" in problem
 
 
 def test_a_copy_is_the_users_and_made_again_if_it_was_damaged(own_cache: Path) -> None:
