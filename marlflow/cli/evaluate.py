@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from marlflow.cli.options import JSON, TRUST, UNITS, Arguments, Command, Option
 from marlflow.cli.progress import shown_progress
 from marlflow.cli.run_folder import CHECKPOINT, STRICT, checked_run, which_checkpoint
+from marlflow.runs.saved_runs import PREFIX
 
 if TYPE_CHECKING:
     from marlflow.driver.evaluate import EvaluationResult
@@ -32,7 +33,9 @@ def run_evaluate(arguments: Arguments) -> int:
         print(as_tables(found, arguments["units"]))
     for shown, one in found.items():
         written = write_evaluation(one, runs[shown])
-        note = f"wrote {', '.join(str(path.relative_to(runs[shown])) for path in written)} into {shown}"
+        # What comes with marlflow was copied.
+        folder = runs[shown] if shown.startswith(PREFIX) else shown
+        note = f"wrote {', '.join(str(path.relative_to(runs[shown])) for path in written)} into {folder}"
         print(note, file=sys.stderr if arguments["json"] else sys.stdout)
     return 0
 

@@ -114,6 +114,17 @@ def test_another_environment_is_chosen_by_its_name(marlflow: Marlflow, tmp_path:
     assert written["env"]["batched"] is False
 
 
+def test_what_comes_with_marlflow_is_evaluated_in_a_copy(
+    marlflow: Marlflow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("lbforaging")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    said = marlflow("evaluate", "gallery:lbf_10x10_3p_3f_ppo", "env.batched=false", "episodes=2")
+    assert said.code == 0, said.err
+    (copy,) = tmp_path.glob("marlflow/gallery/*/lbf_10x10_3p_3f_ppo")
+    assert said.out.splitlines()[-1] == f"wrote evaluations/1.json into {copy}"
+
+
 @pytest.mark.usefixtures("runs")
 def test_a_run_without_a_league_plays_by_its_policies(marlflow: Marlflow) -> None:
     said = marlflow("evaluate", "plain", "--against", "player,trained:player,random", "--games", "4")
