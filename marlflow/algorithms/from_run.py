@@ -29,7 +29,7 @@ _Source = TypeVar("_Source", bound="FromRun | Frozen")
 class FromRun:
     """Begin with the parameters of a policy of another run (a warm start)."""
 
-    run: str | Path  #: folder of the run, or a file of `marlflow league --export`
+    run: str | Path  #: folder of the run, gallery:<name>, or a file of `marlflow league --export`
     #: one of its policies, or a member of its league, such as main@3; None: the one of the same name, or the only one
     policy: str | None = None
     checkpoint: Literal["best"] | StepsOrZero | None = None  #: env steps of its checkpoint, or best; None: the newest
@@ -53,7 +53,7 @@ class Frozen(ActsOnly):
 
     name: ClassVar[str] = "frozen"
 
-    run: str | Path  #: folder of the run, or a file of marlflow league --export
+    run: str | Path  #: folder of the run, gallery:<name>, or a file of marlflow league --export
     #: one of its policies, or a member of its league, such as main@3; None: the one of the same name, or the only one
     policy: str | None = None
     checkpoint: Literal["best"] | StepsOrZero | None = None  #: env steps of its checkpoint, or best; None: the newest
