@@ -2,7 +2,8 @@
 
     python -m benchmarks.team_references [episodes]
 
-All of them see the whole world. An agent with a target takes the action after which it would coast nearest to it. In
+All of them see the whole world. An agent with a target takes the action after which it would coast nearest to it,
+if it were as strong as those of simple_spread (predators are weaker). In
 simple_tag and simple_adversary, the other side is played by the trained opponents of the suite, which need JaxMARL.
 """
 

@@ -87,6 +87,7 @@ names, with commas between them:
   team                    the policies of the run, each for the agents that it played in training
   mixture                 the meta-strategy of a run with league=psro: a member is drawn for each role and game
   RUN2, RUN2:main         the policies of another run as a team, or one member of it, or its mixture
+  gallery:NAME            the same of a run that comes with marlflow
   main12.safetensors      a file of marlflow league --export
 """
 

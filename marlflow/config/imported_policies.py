@@ -62,7 +62,8 @@ def load_policy(
         check_links(place)
         if not folder(place).is_dir():
             raise ConfigInvalid([f"{source} is the folder of no run: it has no checkpoints"])
-        return _while_it_runs(lambda: _of_run(source, member, checkpoint, default, size_of))
+        saved, name = _while_it_runs(lambda: _of_run(place, member, checkpoint, default, size_of))
+        return replace(saved, source=f"{name} of {source}")
     if checkpoint is not None:
         raise ConfigInvalid([f"{source} has no checkpoint {checkpoint}: it is not the folder of a run"])
     if not source.is_file():
@@ -75,18 +76,18 @@ def load_policy(
 
 def _of_run(
     source: Path, member: str | None, checkpoint: Which, default: str | None, size_of: Callable[[str], int] | None
-) -> SavedPolicy:
-    place = located(source)
-    run = saved_run(place, chosen(place, checkpoint))
+) -> tuple[SavedPolicy, str]:
+    """Return a member of a run, and its name."""
+    run = saved_run(source, chosen(source, checkpoint))
     learned = [name for learner in run.notes.identity["learners"].values() for name in learner["policies"]]
     if member is None and default is not None:
         member = default if default in run.names else learned[0] if len(learned) == 1 else None
     if member is None:
         raise ConfigInvalid([f"{source} has several members; name one: {', '.join(run.names)}"])
-    return replace(policy_of(run, member, size_of), source=f"{member} of {source}")
+    return policy_of(run, member, size_of), member
 
 
-def _while_it_runs(load: Callable[[], SavedPolicy]) -> SavedPolicy:
+def _while_it_runs(load: Callable[[], tuple[SavedPolicy, str]]) -> tuple[SavedPolicy, str]:
     # A run that is still being trained may remove a checkpoint that is being read.
     for _ in range(_TRIES - 1):
         with suppress(CheckpointUnusable):

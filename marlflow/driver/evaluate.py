@@ -100,7 +100,7 @@ def evaluate(  # noqa: PLR0913, PLR0917  all but one have defaults
 
     Members and opponents are members or policies of the run, those that only play in its evaluation included; `random`;
     `team`, the run's policies as they were trained; `mixture`, the meta-strategy of a PSRO run; the folder of another
-    run, or `<folder>:<member>`; or an exported file.
+    run (or `gallery:<name>`), or `<folder>:<member>`; or an exported file.
     No policy explores. `mode` says how all act: `as_learned`, each as its algorithm learns to, sampled from a
     distribution or greedy; `greedy`; or `sampled`. Otherwise a run's policies together act as in the run's own
     evaluation, and in games against others as learned, unless the league's `snapshots.acts` says more.

@@ -107,7 +107,7 @@ def _live(run: SavedRun, policy: str, size_of: Callable[[str], int] | None) -> t
     state = learner_state(run.checkpoint, learner)
     flat, together = _as_parameters(state["published"]), learners[learner]["policies"]
     if len(together) == 1:
-        # Runs that come with marlflow have no critics.
+        # Some runs that come with marlflow have no critics.
         return int(state["version"]), flat, _as_parameters(state["vector"]) if "vector" in state else None
     if PUBLISHED_SIZES in state:
         sizes = dict(zip(together, state[PUBLISHED_SIZES].tolist(), strict=True))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
+import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -196,7 +196,7 @@ def _write(path: Path, data: bytes) -> None:
     if path.is_file() and not path.is_symlink() and path.read_bytes() == data:
         return
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    part = path.with_name(f".{path.name}.{os.getpid()}")
+    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     part.write_bytes(data)
     part.replace(path)
 
