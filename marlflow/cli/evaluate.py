@@ -33,7 +33,7 @@ def run_evaluate(arguments: Arguments) -> int:
         print(as_tables(found, arguments["units"]))
     for shown, one in found.items():
         written = write_evaluation(one, runs[shown])
-        # What comes with marlflow was copied.
+        # Runs of the gallery are evaluated in a copy.
         folder = runs[shown] if shown.startswith(PREFIX) else shown
         note = f"wrote {', '.join(str(path.relative_to(runs[shown])) for path in written)} into {folder}"
         print(note, file=sys.stderr if arguments["json"] else sys.stdout)
