@@ -224,7 +224,7 @@ SHIPPED = {
     "lbf": ("lbforaging", 20),
     "mpe": ("jaxmarl mpe2", 16),
     "overcooked": ("jaxmarl", 2),
-    "rware": ("rware", 2),
+    "rware": ("rware", 4),
     "smax": ("jaxmarl", 9),
 }
 """Suites: the packages of their environments, and the runs with one seed."""

@@ -334,6 +334,11 @@ def test_wrappers_from_a_configuration_can_be_sent_to_other_processes():
     assert there.observation_space("agent_0").shape == ((18 + 3) * 4,)
 
 
+def padded_from_one(env):
+    env.action_space = lambda _: spaces.Discrete(3, start=1)
+    return wrappers.pad_actions(env)
+
+
 @pytest.mark.parametrize(
     ("name", "around", "problem"),
     [
@@ -353,6 +358,7 @@ def test_wrappers_from_a_configuration_can_be_sent_to_other_processes():
         ("connect_four", lambda env: wrappers.random_opening(env, 0), "moves is at least 1, not 0$"),
         ("cartpole_team", wrappers.mask_in_info, "not a Dict of an observation and an action_mask$"),
         ("simple_tag", wrappers.agent_indicator, "put padding before it$"),
+        ("rps", padded_from_one, r"agents do 'player_0' Discrete\(3, start=1\), .*: values of Discrete .* from 0$"),
         (
             "cartpole_team",
             supersuit.normalize_obs_v0,

@@ -316,7 +316,9 @@ def common_space(verb: str, agents: Sequence[str], space_of: Callable[[str], _Sp
     original = [space_of(agent) for agent in agents]
     try:
         homogenize_ops.check_homogenize_spaces(original)
-    except AssertionError as error:
+        if any(getattr(space, "start", 0) for space in original):
+            raise ValueError("values of Discrete have to be counted from 0")
+    except (AssertionError, ValueError) as error:
         different = ", ".join(
             f"{agent!r} {describe_space(space)}" for agent, space in zip(agents, original, strict=True)
         )
