@@ -166,7 +166,9 @@ def _evaluated(metrics: PolicyMetrics) -> str:
     env_steps = metrics["eval_env_steps"]
     if env_steps is None:
         return wording.UNKNOWN
-    return f"{_evaluation(metrics)} at {wording.full_count(env_steps)}"
+    played, asked = metrics["eval_episodes"], metrics["eval_episodes_asked"]
+    left_out = f" ({played} of {asked} episodes)" if (played or 0) < (asked or 0) else ""
+    return f"{_evaluation(metrics)} at {wording.full_count(env_steps)}{left_out}"
 
 
 def _evaluation(metrics: PolicyMetrics) -> str:

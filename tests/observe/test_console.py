@@ -73,6 +73,15 @@ def test_an_evaluation_of_the_end_is_told_without_its_env_step(evaluated: tuple[
     )
 
 
+def test_an_evaluation_that_left_episodes_out_says_so() -> None:
+    file, now = io.StringIO(), record(2)
+    now["policies"]["adversary"]["eval_episodes_asked"] = 100
+    PlainConsole(INFO, file).report(now)
+    adversary, agent, _ = (line for line in file.getvalue().splitlines() if "  return  " in line)
+    assert "7.25 +- 1.50 at 1,500 (20 of 100 episodes)" in adversary
+    assert "episodes)" not in agent
+
+
 def test_reports_stand_in_line_however_wide_evaluations_are() -> None:
     file, plain = io.StringIO(), None
     for number, steps in ((2, 52), (3, None), (4, 999_999)):
