@@ -73,8 +73,9 @@ another's loss, the shares of games won, drawn and lost. Members act as their al
 distribution or greedy by values, unless their league says otherwise (league.snapshots.acts).
 
 env.NAME=VALUE plays in an environment with another setting, in which the policies have to fit: env.batched=false
-steps it one by one. env=NAME plays in another environment that comes with marlflow, which env.NAME=VALUE
-may set, and which takes over the run's wrappers: env=simple_spread for what was trained with env=jaxmarl.
+steps it one by one. env=NAME plays in another environment that comes with marlflow, or in one of your own,
+my_module.make_env, which env.NAME=VALUE may set, and which takes over the run's wrappers: env=simple_spread for
+what was trained with env=jaxmarl.
 
 Seeds differ from the seeds of training, and the same command plays the same games. Written into RUN:
   evaluations/<n>.json  results, and the seed, seating and returns of every episode

@@ -77,6 +77,8 @@ def with_settings(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dic
 def env_of_words(words: Iterable[str]) -> OtherEnv:
     """Return what words such as `env=simple_spread` and `env.batched=false`, with values of YAML, say.
 
+    An environment of a user's own is named by its import path, `env=my_module.make_env`.
+
     Raises ConfigInvalid.
     """
     from omegaconf import OmegaConf
@@ -96,18 +98,19 @@ def env_of_words(words: Iterable[str]) -> OtherEnv:
             settings[name.removeprefix("env.")] = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
         except (YAMLError, OmegaConfBaseException) as error:
             raise ConfigInvalid([f"{name} cannot be read: {str(error).splitlines()[0]}"]) from error
-    return settings if chosen is None else _shipped(chosen, settings)
+    return settings if chosen is None else _named(chosen, settings)
 
 
-def _shipped(name: str, settings: Mapping[str, Any]) -> Env:
+def _named(name: str, settings: Mapping[str, Any]) -> Env:
     from marlflow.config.named_environments import misspelled_settings, settings_of_named  # late: they read YAML
     from marlflow.config.schema import read_env
 
     if settings.get("wrappers", True) in (None, [], {}):
         raise ConfigInvalid(["env.wrappers is empty, but another environment without wrappers takes over the run's"])
-    shipped = settings_of_named(name)
-    problems = [*misspelled_settings(name, (setting.partition(".")[0] for setting in settings), shipped)]
-    env = read_env(with_settings({"env": shipped}, settings)["env"], problems)
+    # With a dot it is the import path of a user's own.
+    defaults = {TARGET: name} if "." in name else settings_of_named(name, "; one of your own is package.module.name")
+    problems = [*misspelled_settings(name, (setting.partition(".")[0] for setting in settings), defaults)]
+    env = read_env(with_settings({"env": defaults}, settings)["env"], problems)
     if problems:
         raise ConfigInvalid(problems)
     assert isinstance(env, Env), "without problems, it was read"

@@ -114,6 +114,24 @@ def test_another_environment_is_chosen_by_its_name(marlflow: Marlflow, tmp_path:
     assert written["env"]["batched"] is False
 
 
+@pytest.mark.usefixtures("runs")
+def test_another_environment_of_a_users_own_is_chosen_by_its_import_path(
+    marlflow: Marlflow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_four.py").write_text(
+        "from pettingzoo.classic import connect_four_v3\n\n\n"
+        "def make_env(screen_scaling=9):\n    assert screen_scaling == 5\n    return connect_four_v3.env()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    chosen = ["plain", "env=my_four.make_env", "episodes=4"]
+    said = marlflow("evaluate", *chosen, "env.screen_scaling=5")
+    assert (said.code, said.err) == (0, "")
+    assert "in another environment: env._target_=my_four.make_env, env.screen_scaling=5" in said.out
+    said = marlflow("evaluate", *chosen, "env.screen_size=5")
+    assert said.code == 2
+    assert "screen_size" in said.err
+
+
 def test_what_comes_with_marlflow_is_evaluated_in_a_copy(
     marlflow: Marlflow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,6 +232,7 @@ CASES: dict[str, Spoilt] = {
         ["has no meta-strategy; a run with league=psro has one"],
     ),
     "other environment": (nothing, ["plain", "env=conect_four"], ["no environment 'conect_four'; did you mean"]),
+    "one of a user's own": (nothing, ["plain", "env=my_hand"], ["one of your own is package.module.name"]),
     "its setting": (
         nothing,
         ["plain", "env=rps", "env.max_cycle=3"],
