@@ -31,7 +31,7 @@ class Evaluator(Service):
 
     `report` is called before an evaluation replaces an unreported one. `spent_s`: seconds spent so far. `expected_s`:
     estimated duration of the final one. `elapsed_s` returns the seconds of the run so far, of which evaluations get a
-    share (decision 0085).
+    share, besides compiling (decision 0085).
     """
 
     def __init__(
@@ -56,13 +56,14 @@ class Evaluator(Service):
         self._reported_same_games = self._reported_left_out = False
         self._self_play = SelfPlay() if self._settings.opponents is None else None
         self._due_env_steps = 0
-        self.spent_s = self.expected_s = 0.0
+        self._compile_s = self.spent_s = self.expected_s = 0.0
 
     def state(self) -> Tree:
-        return {"due_env_steps": self._due_env_steps, "spent_s": self.spent_s}
+        return {"due_env_steps": self._due_env_steps, "spent_s": self.spent_s, "compile_s": self._compile_s}
 
     def load_state(self, state: Tree) -> None:
         self._due_env_steps, self.spent_s = state["due_env_steps"], state["spent_s"]
+        self._compile_s = state.get("compile_s", 0.0)
 
     async def after_round(self, round: Round) -> None:
         if self._self_play is not None:
@@ -73,7 +74,7 @@ class Evaluator(Service):
             self._due_env_steps += self._settings.every_env_steps
         if asked or is_due:
             episodes = episodes or self._settings.episodes_at_the_end
-            await self._evaluate(episodes, self._share.left_s(self._elapsed_s(), self.spent_s))
+            await self._evaluate(episodes, self._share.left_s(self._elapsed_s(), self._played_s))
 
     def at_end(self) -> None:
         progress = [self._settings.episodes_at_the_end]
@@ -83,10 +84,14 @@ class Evaluator(Service):
         def evaluate() -> Evaluated | Awaitable[Evaluated]:
             if not progress:
                 raise StopIteration
-            return begun(self._evaluate(progress.pop(), self._share.at_the_end_s(self._elapsed_s(), self.spent_s)))
+            return begun(self._evaluate(progress.pop(), self._share.at_the_end_s(self._elapsed_s(), self._played_s)))
 
         # Run by an executor as a plan of one stage, so that an error is raised as in training.
         Executor(Plan("evaluation", source(evaluate, name="Evaluate")), lambda _plan, _results: None).run_sync()
+
+    @property
+    def _played_s(self) -> float:
+        return self.spent_s - self._compile_s
 
     async def _evaluate(self, episodes: int, within_s: float | None) -> Evaluated:
         began_s = time.perf_counter()
@@ -108,15 +113,17 @@ class Evaluator(Service):
 
     def _evaluated(self, results: Evaluated, context: EvaluationContext, began_s: float) -> None:
         duration_s = time.perf_counter() - began_s
+        played_s = duration_s - results.compile_s
         self.spent_s += duration_s
+        self._compile_s += results.compile_s
         asked = len(context.pairings) or context.episodes
         begun_episodes = max(1, asked - results.not_begun)
-        expected_s = duration_s * self._settings.episodes_at_the_end / begun_episodes * asked / context.episodes
+        expected_s = played_s * self._settings.episodes_at_the_end / begun_episodes * asked / context.episodes
         self.expected_s = min(expected_s, self._share.most_at_the_end_s)
         if results.not_begun and not self._reported_left_out:
             self._reported_left_out = True
             self._notify(
-                f"an evaluation played {begun_episodes:,} of {asked:,} episodes in {duration_s:.0f} s, "
+                f"an evaluation played {begun_episodes:,} of {asked:,} episodes in {played_s:.0f} s, "
                 f"since evaluations get {self._settings.time_share:.0%} of the run's time; "
                 "evaluation.time_share=null plays all"
             )

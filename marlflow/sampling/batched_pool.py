@@ -55,6 +55,10 @@ class BatchedEnvPool(EnvSource):
         self.layout = GroupLayout(self.env, adapter.masked_groups)
 
     @property
+    def compile_s(self) -> float:
+        return float(getattr(self.env, "compile_s", 0.0))
+
+    @property
     def can_be_saved(self) -> bool:
         """Whether running episodes can be saved."""
         return isinstance(self.env, SnapshotEnv)

@@ -101,6 +101,11 @@ class EnvSource(ABC):
         """Number of agents that left without an end, and of corrected actions, since opening, int64 [2]."""
         return np.zeros(2, np.int64)
 
+    @property
+    def compile_s(self) -> float:
+        """Seconds of calls that compiled, of all environments of this kind in the process."""
+        return 0.0
+
     def seated(self, index: int) -> list[str] | None:
         """Return undeclared agents in the order of their slots.
 

@@ -54,19 +54,27 @@ class EvaluationEnvs:
 
         Results are in order and without faults. Broken episodes are left out.
         """
-        began_s = perf_counter()
+        began_s, compiled_s = self._clock_s(), self._compile_s
         left, played = request, Evaluated(())
         # If running episodes were stopped, long ones would be missing, so the number is chosen before they begin.
         count = len(left.episodes) if request.within_s is None else 1
         while left.episodes and count and not played.was_cut:
-            part_began_s = perf_counter()
+            part_began_s = self._clock_s()
             played += self._play(seed, _part(left, slice(count)), is_late)
-            now_s, left = perf_counter(), _part(left, slice(count, None))
+            now_s, left = self._clock_s(), _part(left, slice(count, None))
             if request.within_s is not None:
                 episode_s = (now_s - part_began_s) / count
                 room = max(0.0, began_s + request.within_s - now_s)
                 count = len(left.episodes) if room >= episode_s * len(left.episodes) else int(room / episode_s)
-        return replace(played, not_begun=len(left.episodes))
+        return replace(played, not_begun=len(left.episodes), compile_s=self._compile_s - compiled_s)
+
+    def _clock_s(self) -> float:
+        """Return the seconds of a clock that stands still while environments are compiled."""
+        return perf_counter() - self._compile_s
+
+    @property
+    def _compile_s(self) -> float:
+        return 0.0 if self._envs is None else self._envs.compile_s
 
     def _play(self, seed: int, request: EvaluationRequest, is_late: Callable[[], bool]) -> Evaluated:
         envs = self._envs

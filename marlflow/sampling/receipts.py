@@ -77,6 +77,8 @@ class Evaluated:
     sent: MembersSent = _NOTHING_SENT
     not_begun: int = 0
     """Episodes that were not begun, because the request's `within_s` had passed; their length has no influence."""
+    compile_s: float = 0.0
+    """Seconds in which environments were compiled, which `within_s` does not count; the most of a worker's."""
     acted: Mapping[str, EvaluationMode] = field(default_factory=dict)
     """How policies and frozen entries acted: `sampled` if they drew random numbers, else `greedy`.
 
@@ -93,6 +95,7 @@ class Evaluated:
             self.was_cut or other.was_cut,
             self.sent + other.sent,
             self.not_begun + other.not_begun,
+            max(self.compile_s, other.compile_s),
             {**self.acted, **other.acted, **sampled},
         )
 

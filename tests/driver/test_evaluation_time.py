@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,12 @@ import marlflow as mf
 from marlflow.config.opponents import Pairing
 from marlflow.driver.episode_metrics import game
 from marlflow.driver.evaluation import TimeShare, in_turn
+from marlflow.env.functional import calls
 from marlflow.env.games.cartpole_team import CartPoleTeam
 from marlflow.sampling import evaluation
 from tests.driver.kept_runs import assert_equal, kept
 from tests.driver.watching import Seen, reports
+from tests.env.functional_games import Walkers
 from tests.runtime.small_runs import small_run
 
 
@@ -93,3 +96,24 @@ def test_an_evaluation_that_takes_too_long_plays_its_first_episodes_and_says_so(
     # Training is the same, however many episodes are played.
     assert final["learners"]["prey"]["updates"] > 0
     assert_equal(kept(tmp_path / "share")["learner.prey"], kept(tmp_path / "all")["learner.prey"])
+
+
+class SlowToCompile(Walkers):
+    """Its step takes 40 s whenever JAX traces it, by a clock of its own, and its episodes no time."""
+
+    now_s = 0.0
+
+    def step(self, key, state, actions):
+        SlowToCompile.now_s += 40.0
+        return super().step(key, state, actions)
+
+
+def test_compiling_is_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: Seen) -> None:
+    for clock in (evaluation, calls):
+        monkeypatch.setattr(clock, "perf_counter", lambda: SlowToCompile.now_s)
+    env = mf.Env("functional", {"make": SlowToCompile, "max_env_steps": 9}, num_envs=4)
+    rules = [mf.Rule("walker_*", "hunters"), mf.Rule("*", "prey")]
+    began_s = SlowToCompile.now_s
+    mf.train(replace(slow_run(evaluation=mf.Evaluation(10_000, 12)), env=env, mapping=rules), tmp_path)
+    assert SlowToCompile.now_s - began_s >= 80.0  # also for the spaces, before any environment is opened
+    assert [len(episodes) for episodes in seen.evaluations] == [12, 12]

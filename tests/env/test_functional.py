@@ -255,7 +255,7 @@ def test_resets_of_any_number_share_few_compiled_calls():
         rows = np.arange(count)
         first, again = (env.reset(rows, rows + count).observations["player"][:count] for _ in range(2))
         np.testing.assert_array_equal(first, again)
-    assert env.calls.reset._cache_size() == 2  # of 8 and 20 rows
+    assert env.calls.reset.jitted._cache_size() == 2  # of 8 and 20 rows
 
 
 def test_what_is_rarely_needed_is_the_same_as_if_it_always_were():

@@ -167,14 +167,14 @@ def test_an_episode_is_its_seeds_in_any_batch_and_compiled_once():
     one, many = batched_env(1, "MPE_simple_tag_v3"), batched_env(4, "MPE_simple_tag_v3")
     alone, among = [one.reset(np.array([0]), np.array([7]))], [many.reset(EVERY, np.array([1, 2, 7, 3]))]
     random = np.random.default_rng(3)
-    before = many.calls.step._cache_size()
+    before = many.calls.step.jitted._cache_size()
     for _ in range(10):
         actions = actions_of(many, random)
         among.append(many.step(actions))
         alone.append(one.step({name: chosen[2:3] for name, chosen in actions.items()}))
     for ours, theirs in zip(among, alone, strict=True):
         assert_same(columns(ours, [2]), columns(theirs, [0]), **CLOSE)
-    assert many.calls.step._cache_size() - before <= 2
+    assert many.calls.step.jitted._cache_size() - before <= 2
     assert many.calls is one.calls
 
 
@@ -184,7 +184,7 @@ def test_resets_of_any_number_share_few_compiled_calls():
         rows = np.arange(count)
         first, again = (env.reset(rows, rows + count).observations["agent"][:count] for _ in range(2))
         np.testing.assert_array_equal(first, again)
-    assert env.calls.reset._cache_size() == 2  # of 8 and 20 rows
+    assert env.calls.reset.jitted._cache_size() == 2  # of 8 and 20 rows
 
 
 def test_agents_with_other_spaces_are_other_groups_and_masks_are_boolean():

@@ -56,6 +56,11 @@ class FunctionalBatch:
         """The names in the infos of every step."""
         return self.calls.info_keys
 
+    @property
+    def compile_s(self) -> float:
+        """Seconds of the calls that compiled; batches of the same environment share what they compiled."""
+        return self.calls.compile_s
+
     def observation_space(self, agent: str) -> spaces.Space[Any]:
         return self.calls.env.observation_space(agent)
 

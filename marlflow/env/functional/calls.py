@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import jax
@@ -36,6 +37,25 @@ class FunctionalOutcome(NamedTuple):
     infos: Mapping[str, ByGroup]
 
 
+class CompiledCall:
+    """`function` of arrays, compiled at the first call with arrays of a length; `compile_s`: seconds of these calls."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.jitted = jax.jit(function)
+        self.compile_s = 0.0
+        self._compiled: set[tuple[int, ...]] = set()
+
+    def __call__(self, *arguments: Any) -> Any:
+        lengths = tuple(len(jax.tree_util.tree_leaves(argument)[0]) for argument in arguments)
+        if lengths in self._compiled:
+            return self.jitted(*arguments)
+        began_s = perf_counter()
+        results = jax.block_until_ready(self.jitted(*arguments))
+        self.compile_s += perf_counter() - began_s
+        self._compiled.add(lengths)
+        return results
+
+
 class FunctionalCalls:
     """`env` mapped over environments and compiled; arrays of agents are by group, [B, A, ...].
 
@@ -64,15 +84,20 @@ class FunctionalCalls:
         leaves, self._structure = jax.tree_util.tree_flatten_with_path(template)
         self._names = [jax.tree_util.keystr(path) for path, _ in leaves]
         self.state_space = self._state_space(template)
-        self.begin = jax.jit(jax.vmap(self.begin_one))
-        self.reset = jax.jit(self._reset)
-        self.step = jax.jit(jax.vmap(self.step_one))
-        self.state = jax.jit(jax.vmap(self.state_of_one))
+        self.begin = CompiledCall(jax.vmap(self.begin_one))
+        self.reset = CompiledCall(self._reset)
+        self.step = CompiledCall(jax.vmap(self.step_one))
+        self.state = CompiledCall(jax.vmap(self.state_of_one))
 
     @cached_property
     def info_keys(self) -> tuple[str, ...]:
         """The names in the infos of every step."""
         return tuple(jax.eval_shape(self.step_one, self._template, actions_like(self.env))[1].infos)
+
+    @property
+    def compile_s(self) -> float:
+        """Seconds of the calls that compiled."""
+        return sum(call.compile_s for call in (self.begin, self.reset, self.step, self.state))
 
     def named(self, carry: Carry) -> dict[str, Any]:
         """Return the arrays [B, ...] of `carry` by name."""
