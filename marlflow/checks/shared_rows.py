@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from marlflow.algorithms.algorithm import Algorithm
-from marlflow.base.sentences import meant
+from marlflow.algorithms.info_columns import columns_of_rows
+from marlflow.base.sentences import enumerated, meant
 from marlflow.base.spaces import Spaces
 from marlflow.config.experiment import Experiment, LearnerConfig, Policy
 from marlflow.config.placement import placements
@@ -60,7 +61,9 @@ def shared_row_problems(
                         f"{key}: {name!r} and {source!r} have other spaces: {_text(spaces.get(name))} and "
                         f"{_text(spaces.get(source))}; a policy learns from rows of equal spaces"
                     )
-            wrong += _state_problems(key, sources, policies)
+            wrong += [*_state_problems(key, sources, policies), *_column_problems(key, sources, policies)]
+            if not imitates:
+                wrong += [_added(key, subject, source) for source in sources if policies[source].reward_from]
         yield from wrong
 
 
@@ -123,6 +126,24 @@ def _state_problems(key: str, sources: Sequence[str], policies: Mapping[str, Pol
     if len(set(needs.values())) > 1:
         having, lacking = (", ".join(repr(s) for s in needs if needs[s] is kind) for kind in (True, False))
         yield f"{key}: rows of {having} have the environment's state, rows of {lacking} have not; name one kind only"
+
+
+def _column_problems(key: str, sources: Sequence[str], policies: Mapping[str, Policy]) -> Iterator[str]:
+    columns = {name: columns_of_rows(policies[name].acts_by, policies[name].row_columns) for name in sources}
+    for column in sorted({column for found in columns.values() for column in found}):
+        if lacking := [name for name in sources if column not in columns[name]]:
+            having = [name for name in sources if name not in lacking]
+            yield (
+                f"{key}: rows of {enumerated([repr(name) for name in having])} have info[{column!r}], rows of "
+                f"{enumerated([repr(name) for name in lacking])} have not; name one kind only"
+            )
+
+
+def _added(key: str, subject: str, source: str) -> str:
+    return (
+        f"{key}: policy {source!r} adds numbers to the rewards of its rows (policies.{source}.reward_from), and "
+        f"{subject} would learn from these rewards, too; name a policy that adds none, or use clone, to imitate it"
+    )
 
 
 def _on_workers(algorithm: Algorithm, placement: LearnerPlacement) -> list[str]:

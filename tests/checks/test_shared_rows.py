@@ -15,7 +15,7 @@ from marlflow.algorithms.ppo import PPO
 from marlflow.algorithms.scripted import Random
 from marlflow.checks.commands import check
 from marlflow.checks.validation import ready
-from marlflow.config.experiment import Env, Experiment, LearnerConfig, OfflineData, Policy, Rollouts
+from marlflow.config.experiment import Env, Experiment, LearnerConfig, OfflineData, Policy, Rollouts, Rule
 from marlflow.config.plans import drawn_plan
 from marlflow.driver.checkpointing import identity
 from marlflow.policy.recurrent import GRU
@@ -85,6 +85,34 @@ def test_it_is_set_from_the_command_line() -> None:
 def test_what_cannot_be_learned_from_is_refused_once(hunters: Policy, prey: Policy, problem: str) -> None:
     (said,) = problems(hunters, prey)
     assert problem in said
+
+
+ADDING = Policy(DQN(), SMALL, reward_from={"cost": 0.5})
+COUNTING = Policy(DQN(), SMALL, columns={"cost": "credited"})
+
+
+@pytest.mark.parametrize(
+    ("hunters", "prey", "problem"),
+    [
+        (
+            from_("prey"),
+            ADDING,
+            f"{ON}: policy 'prey' adds numbers to the rewards of its rows (policies.prey.reward_from)",
+        ),
+        (from_("prey", algorithm=Clone()), ADDING, None),
+        (
+            from_("hunters", "prey"),
+            COUNTING,
+            f"{ON}: rows of 'prey' have info['cost'], rows of 'hunters' have not; name",
+        ),
+        (from_("prey"), COUNTING, None),
+    ],
+)
+def test_numbers_in_infos_stay_those_of_their_policy(hunters: Policy, prey: Policy, problem: str | None) -> None:
+    env, rules = Env("marlflow.env.games.toll.parallel_env"), (Rule("car_0", "hunters"), Rule("*", "prey"))
+    said = problems(hunters, prey, env=env, mapping=rules)
+    assert len(said) == (problem is not None)
+    assert problem is None or problem in said[0]
 
 
 def test_recorded_rows_and_those_of_others_are_not_combined(tmp_path: Any) -> None:
