@@ -90,7 +90,8 @@ class Scheduler(Service):
         self._changed[learner] = {**self._changed.get(learner, {}), **settings}
 
     def restart(self, learner: str) -> None:
-        """Count the agent steps of a learner's schedules from now on."""
+        """Count the agent steps of a learner's schedules from now on, and send its settings to its new parts."""
+        self._applied.pop(learner, None)
         self._began_at[learner] = self._metrics.agent_steps_sampled_for(learner)
 
     def state(self) -> Tree:
