@@ -98,6 +98,7 @@ def _model_problem(policy: PolicySpec, rows: int) -> str | None:
     obs = observation_rows(policy.spaces, rows)
     expected = f"features [N, {features}] of obs [N{''.join(f', {size}' for size in obs.shape[1:])}] in {obs.dtype}"
     subject = f"the network of {type(model).__name__} is to make {expected}"
+    before = _buffers(torso)
     output, error = _output_of(torso, as_tensor(obs))
     if error is not None:
         # The most frequent cause is an integer dtype, such as uint8 pixels.
@@ -112,7 +113,11 @@ def _model_problem(policy: PolicySpec, rows: int) -> str | None:
             f"{subject}, and makes {list(output.shape)} in {dtype} of {rows} rows; build() returns the network and "
             "how many features it makes of a row"
         )
-    return None
+    torso.eval()
+    _, error = _output_of(torso, as_tensor(obs[:1]))
+    if error is not None:
+        return f"{subject}, and cannot of one row, which is all that one environment has: {raised(error)}"
+    return _changed_buffer(torso, before)
 
 
 def _output_of(torso: Any, obs: torch.Tensor) -> tuple[Any, Exception | None]:
@@ -128,6 +133,8 @@ def _plan_problem(alone: RunSpec, learner: LearnerSpec) -> str | None:
         parts = _components(learner)
     except Exception as error:  # noqa: BLE001  an algorithm of the user's may raise anything
         return f"its learner cannot be made: {raised(error)}"
+    module = _network(parts, learner)
+    before = _buffers(module)
     # Observations sampled from their spaces do not follow each other as they do in ArCHer's environments.
     if isinstance(learner.algorithm, TorchAlgorithm) and learner.algorithm.plan_needs_environment:
         return None
@@ -139,7 +146,28 @@ def _plan_problem(alone: RunSpec, learner: LearnerSpec) -> str | None:
     kind = JointFragment if learner.is_joint else Fragment
     experience = source(iter(fragments).__next__, name="experience", traits=Traits(emits=kind))
     broken = rehearse(learner_plan(experience, learner, parts), experience)
-    return None if broken is None else _stage_problem(broken, alone)
+    return _changed_buffer(module, before) if broken is None else _stage_problem(broken, alone)
+
+
+def _network(parts: RunComponents, learner: LearnerSpec) -> torch.nn.Module:
+    made: Any = parts.learners[learner.name]
+    module: torch.nn.Module = made.module
+    return module
+
+
+def _buffers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: buffer.clone() for name, buffer in module.named_buffers()}
+
+
+def _changed_buffer(module: torch.nn.Module, before: Mapping[str, torch.Tensor]) -> str | None:
+    changed = [name for name, buffer in module.named_buffers() if not torch.equal(buffer, before[name])]
+    if not changed:
+        return None
+    return (
+        f"its network changes the buffer {changed[0]}, and buffers are neither saved nor sent to the workers; make it "
+        "an nn.Parameter with requires_grad=False, and change it in a method observe(self, columns) of its module, "
+        "which is called after each minibatch; or use model=mlp with normalize_observations=true"
+    )
 
 
 def _single_learner_run(spec: RunSpec, learner: LearnerSpec, state_space: gym.Box | None, rows: int) -> RunSpec:

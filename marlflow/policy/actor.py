@@ -144,15 +144,22 @@ class NetworkActor(nn.Module):
 
     def outputs_of(self, obs: Array) -> Array:
         """Return the outputs [N, K] of an actor without memory."""
+        self._stop_training()
         with torch.inference_mode():
             return as_array(self.outputs(as_tensor(obs, self.device), None)[0])
 
     def act(self, obs: Array, action_mask: Array | None, memory: Any, mode: Mode, generator: RowRandom) -> Acted:
+        self._stop_training()
         with torch.inference_mode():
             before = as_tensor(memory, self.device) if isinstance(memory, np.ndarray) else None
             outputs, after = self.outputs(as_tensor(obs, self.device), before)
             action, logp = self.choose(outputs, action_mask, mode, generator)
         return Acted(action, logp, memory if after is None else as_array(after))
+
+    def _stop_training(self) -> None:
+        # Layers of a user's, such as dropout, are not to act as in training.
+        if self.training:
+            self.eval()
 
     def set_schedule(self, values: Mapping[str, Scheduled]) -> None:
         """Set scheduled values; ones per row hold for the next `choose`."""

@@ -111,10 +111,34 @@ class Flat:
 
 @dataclass(frozen=True)
 class Batched:
-    """A network that normalizes over its batch, which takes more than one row."""
+    """A network that normalizes over its batch: by running statistics when it acts, or not at all on one row."""
+
+    running: bool = True
 
     def build(self, obs_shape: tuple[int, ...], generator: torch.Generator) -> tuple[nn.Module, int]:
-        return nn.Sequential(nn.Linear(obs_shape[0], 8), nn.BatchNorm1d(8)), 8
+        normalize = nn.BatchNorm1d(8, track_running_stats=self.running)
+        return nn.Sequential(nn.Linear(obs_shape[0], 8), nn.Dropout(0.5), normalize), 8
+
+
+class Count(nn.Module):
+    """A layer that counts the minibatches that it was trained on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("minibatches", torch.zeros(()))
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        if torch.is_grad_enabled():
+            self.minibatches += 1
+        return rows
+
+
+@dataclass(frozen=True)
+class Counting:
+    """A network whose buffer changes in updates alone."""
+
+    def build(self, obs_shape: tuple[int, ...], generator: torch.Generator) -> tuple[nn.Module, int]:
+        return nn.Sequential(Count(), nn.Linear(obs_shape[0], 8)), 8
 
 
 def _board() -> SpacesOnlyEnv:
@@ -186,7 +210,34 @@ def test_a_network_that_makes_other_features_than_it_says_is_told_so() -> None:
 @pytest.mark.parametrize("algorithm", [mf.PPO(), mf.DQN()], ids=["ppo", "dqn"])
 def test_networks_that_fit_are_not_refused(algorithm: Any) -> None:
     assert _problems(mf.Policy(algorithm, Net())) == []
-    assert _problems(mf.Policy(algorithm, Batched())) == []
+
+
+@pytest.mark.parametrize("algorithm", [mf.PPO(), mf.DQN()], ids=["ppo", "dqn"])
+def test_buffers_that_change_are_refused_as_nothing_saves_or_sends_them(algorithm: Any) -> None:
+    for model, buffer in ((Batched(), "2.running_mean"), (Counting(), "0.minibatches")):
+        (problem,) = _problems(mf.Policy(algorithm, model))
+        assert "its network changes the buffer " in problem
+        assert f"{buffer}, and buffers are neither saved nor sent to the workers; make it an nn.Parameter" in problem
+    (problem,) = _problems(mf.Policy(algorithm, Batched(running=False)))
+    assert "and cannot of one row, which is all that one environment has: ValueError: Expected more than 1" in problem
+
+
+@dataclass(frozen=True)
+class Dropping:
+    """A network that drops units while it is trained."""
+
+    def build(self, obs_shape: tuple[int, ...], generator: torch.Generator) -> tuple[nn.Module, int]:
+        return nn.Sequential(nn.Linear(obs_shape[0], 64), nn.Dropout(0.5)), 64
+
+
+def test_actors_act_as_in_evaluation_and_learners_train() -> None:
+    experiment = mf.Experiment(mf.Env(CartPoleTeam), {"cart": mf.Policy(mf.PPO(), Dropping())}, stop=mf.Stop(1_000))
+    (learner,), (policy,) = (of.values() for of in (ready(experiment).spec.learners, ready(experiment).spec.policies))
+    actor: Any = policy.actor()
+    obs = np.ones((1, 4), np.float32)
+    assert len({actor.outputs_of(obs).tobytes() for _ in range(20)}) == 1
+    module = learner.learner().module
+    assert len({module.actor.outputs(torch.from_numpy(obs), None)[0].detach().numpy().tobytes() for _ in range(20)}) > 1
 
 
 def test_what_build_raises_keeps_its_own_lines_under_one_of_ours() -> None:
