@@ -164,6 +164,10 @@ class LearnerParameters:
         if target:
             self.target_module, self.target_flat = frozen_copy(self.module, policies, groups)
         self.part_states = {state.name: state for state in part_states}
+        for state in part_states:
+            # A class may declare its first value, which a stage may change in place.
+            if isinstance(first := getattr(state, "value", None), np.ndarray):
+                state.value = first.copy()
         self.version = self.updates = self.updates_when_published = self.updates_when_synced = 0
         self.published: Mapping[str, Weights] = {}
         self._observers = [(observer, _groups_of(observer, module, groups)) for observer in observers(module)]

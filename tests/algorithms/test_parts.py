@@ -208,6 +208,9 @@ def test_its_parameters_are_trained_and_saved_and_its_state_is_restored_and_rese
     assert other.module.bias_of_everything.item() == learner.module.bias_of_everything.item()
     other.reset(make_learner(algorithm, SEEN, seed=7))
     assert other.part_state("counted").value.tolist() == [0.0]
+    # The first value is one array of the class, and each learner has its own.
+    other.part_state("counted").value += 1.0
+    assert make_learner(algorithm, SEEN, seed=8).part_state("counted").value.tolist() == [0.0]
     with pytest.raises(TypeError, match="'hunter' was made without a counted"):
         make_learner(mf.PPO()).part_state("counted")
 
