@@ -179,7 +179,8 @@ class BenchmarkJob:
         from marlflow.driver.evaluate import evaluate
 
         env = env_of_words(self.env)
-        evaluated = evaluate(self.folder, episodes=self.episodes, mode="as_learned", env=env)
+        # Strict: a score is of the last checkpoint, and of no earlier one.
+        evaluated = evaluate(self.folder, episodes=self.episodes, mode="as_learned", strict=True, env=env)
         return math.fsum(of.team.mean.value for of in evaluated.returns if of.policy in self.policies)
 
 

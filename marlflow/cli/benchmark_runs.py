@@ -9,7 +9,7 @@ import math
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +20,7 @@ from yaml import YAMLError
 from marlflow.base.errors import ConfigInvalid, InvalidInput
 from marlflow.base.files import file_name, replacing
 from marlflow.base.progress import tracked
+from marlflow.base.schedules import Schedule
 from marlflow.base.sentences import misspelled_key
 from marlflow.cli.arguments import CONFIG_DIR, Words
 from marlflow.cli.job import inline_by_default, prepared
@@ -124,7 +125,11 @@ class BenchmarkPlan:
         if self.budget == 1:
             return ready, int(env_steps)
         cut = max(1, round(self.budget * env_steps))
-        shorter = scaled_schedules(plain_values(ready.config), self.budget)
+        values = plain_values(ready.config)
+        shorter = [
+            *scaled_schedules(values, self.budget),
+            *_scaled_defaults(read(ready.config, []), values, self.budget),
+        ]
         return _prepared([*overrides, f"stop.env_steps={cut}", *shorter], self.config_dirs), cut
 
 
@@ -145,6 +150,13 @@ def _check(ready: Prepared, task: SuiteTask, scored: Sequence[str]) -> None:
     if unknown := [policy for policy in scored if policy not in checked.spec.policies]:
         names = ", ".join(checked.spec.policies)
         raise ConfigInvalid([f"its policies are {names}, and the suite scores {', '.join(unknown)}"])
+    if checked.spec.mapping is None:
+        raise ConfigInvalid(
+            [
+                "a league or matchmaker chooses who plays each agent, so that no policy has a return of its own as "
+                "score; give policies their agents by a mapping, or compare runs by marlflow evaluate against=..."
+            ]
+        )
     if task.score_env:
         try:
             check(_scored(ready, task, problems), problems)
@@ -295,14 +307,39 @@ def scaled_schedules(config: Any, factor: float, path: str = "") -> Iterator[str
     for key, value in entries:
         here = f"{path}.{key}" if path else str(key)
         if is_schedule and key in _LENGTHS:
-            steps = value if isinstance(value, list) else [value]
-            scaled = list[int]()
-            for one in steps:
-                # They have to grow.
-                scaled.append(max(scaled[-1] + 1 if scaled else 1, round(factor * float(one))))
-            yield f"{here}={scaled if isinstance(value, list) else scaled[0]}".replace(" ", "")
+            yield f"{here}={_scaled(value, factor)}".replace(" ", "")
         else:
             yield from scaled_schedules(value, factor, here)
+
+
+def _scaled(steps: Any, factor: float) -> int | list[int]:
+    several = isinstance(steps, list | tuple)
+    scaled = list[int]()
+    for one in steps if several else [steps]:
+        # They have to grow.
+        scaled.append(max(scaled[-1] + 1 if scaled else 1, round(factor * float(one))))
+    return scaled if several else scaled[0]
+
+
+def _scaled_defaults(value: Any, config: Any, factor: float, path: str = "") -> Iterator[str]:
+    """Yield overrides that give each schedule that is a default of a class, and not in `config`, shortened."""
+    for key, one in (value if isinstance(value, Mapping) else _settings(value)).items():
+        here = f"{path}.{key}" if path else str(key)
+        if isinstance(config, dict) and key in config:
+            yield from _scaled_defaults(one, config[key], factor, here)
+        elif isinstance(one, Schedule):
+            settings = _settings(one)
+            shorter = {name: _scaled(steps, factor) for name, steps in settings.items() if name in _LENGTHS}
+            if shorter:
+                target = f"{type(one).__module__}.{type(one).__qualname__}"
+                made = ", ".join(f"{name}: {json.dumps(of)}" for name, of in {**settings, **shorter}.items())
+                yield f"+{here}={{{TARGET}: {target}, {made}}}"
+
+
+def _settings(made: Any) -> Mapping[str, Any]:
+    if isinstance(made, type) or not is_dataclass(made):
+        return {}
+    return {field.name: getattr(made, field.name) for field in fields(made) if field.init}
 
 
 def _makes_schedule(config: dict[str, Any]) -> bool:

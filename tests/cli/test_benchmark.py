@@ -6,13 +6,15 @@ import re
 import signal
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import yaml
 from filelock import FileLock
 
+import marlflow as mf
 from marlflow.cli.benchmark_runs import BenchmarkPlan, read_suite, scaled_schedules
 from marlflow.league.comparison import mean_estimate
 from marlflow.observe.sinks import read_metrics
@@ -186,6 +188,7 @@ def test_a_benchmark_that_is_not_there_is_refused(marlflow: Marlflow, words: lis
         ("algorithms.dqn.overrides", "experiment=x", "algorithms.dqn.overrides must be a list of overrides"),
         ("algorithms.dqn.overrides", ["experiment=x"], "dqn on Hard task: there is no experiment 'x'"),
         ("algorithms.dqn.overrides", [*COMMON, "stop.env_steps=null"], "needs an end in env steps"),
+        ("algorithms.dqn.overrides", [*COMMON, *SHORT, "policy@policies.cart=dqn", "league=pfsp"], "chooses who plays"),
     ],
 )
 def test_what_is_wrong_in_a_suite_is_said_before_anything_runs(
@@ -278,6 +281,26 @@ def test_schedules_are_shortened_wherever_they_are() -> None:
         "x.at_agent_steps=[50,51]",  # they have to grow
         "y.agent_steps=5",
     ]
+
+
+@dataclass(frozen=True)
+class Greedier(mf.DQN):
+    """DQN with a schedule of its own by default."""
+
+    name: ClassVar[str] = "greedier"
+    epsilon: mf.ScheduledFloat = mf.Linear(1.0, 0.1, 4_000)  # noqa: RUF009  frozen
+
+
+def test_schedules_of_a_class_are_shortened_too(suite: Path) -> None:
+    values = yaml.safe_load(yaml.safe_dump(SUITE))
+    own = "policies.cart.algorithm={_target_: tests.cli.test_benchmark.Greedier}"
+    values["algorithms"] = {"own": {"overrides": [*COMMON, *SHORT, "policy@policies.cart=dqn", own]}}
+    suite.write_text(yaml.safe_dump(values))
+    folders = [str(suite.parent.parent)]
+    plan = BenchmarkPlan(read_suite("own", folders), ["easy"], ["own"], [1], 0.05, folders, suite.parent / "runs")
+    shorter = "{_target_: marlflow.base.schedules.Linear, start: 1.0, end: 0.1, agent_steps: 200}"
+    (run,) = plan.runs()
+    assert f"+policies.cart.algorithm.epsilon={shorter}" in run.words
 
 
 def test_a_suite_is_no_part_of_a_run(marlflow: Marlflow) -> None:
