@@ -61,12 +61,12 @@ def numbered(problems: Collection[str], heading: str) -> str:
 
 
 def nearest(name: str, known: Collection[str]) -> str | None:
-    """Return the most similar name in `known`, if any is similar.
+    """Return the most similar name in `known`, if any is similar; `name` may be anything that a user gave as one.
 
     >>> nearest("num_wrokers", ["num_workers", "pace"])
     'num_workers'
     """
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    close = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.6)
     return close[0] if close else None
 
 

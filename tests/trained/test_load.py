@@ -308,6 +308,7 @@ def test_what_a_team_cannot_do_is_said(trained: Trained, league: Path) -> None:
     row, info = seen["cart_0"], infos["cart_0"]
     cases: dict[str, Callable[[], Any]] = {
         r"there is no agent 'crat_0'; did you mean 'cart_0'": lambda: team.act("crat_0", row, info),
+        r"there is no agent 0; the agents are cart_0, cart_1": lambda: team.act(0, row, info),  # type: ignore[arg-type]
         r"there is no member 'pray'; did you mean 'prey'": lambda: team["pray"],
         r"'hunters' cannot play agent 'cart_3'; it can play cart_0, cart_1": lambda: team.act(
             "cart_3", row, info, policy="hunters"
