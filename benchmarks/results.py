@@ -1,4 +1,4 @@
-"""Score the greedy play of a benchmark's runs, and draw them, or runs of one of MIXED, for docs/results.md.
+"""Score the greedy play of a benchmark's runs, and draw them, or runs of one of ALONE, for docs/results.md.
 
     marlflow benchmark suite=lbf algorithms=ppo tasks=10x10-3p-3f seeds=5 first_seed=40
     python -m benchmarks.results runs/benchmark/lbf 10x10-3p-3f ppo [--episodes 400]
@@ -30,7 +30,10 @@ from marlflow.league.comparison import mean_estimate
 from marlflow.observe.sinks import METRICS, read_metrics
 
 PAGES: Final = Path("docs/results")
-MIXED: Final = {
+ALONE: Final = {
+    "pursuit_ppo": ("return, sum over eight pursuers", {"": "policies.pursuer.team_return_mean"}),
+    "multiwalker_ppo": ("return, sum over three walkers", {"": "policies.walker.team_return_mean"}),
+    "pistonball_ppo": ("return, sum over twenty pistons", {"": "policies.piston.team_return_mean"}),
     "lbf_10x10_3p_3f_ppo_dqn": (
         "return of the group (all food is 50)",
         {
@@ -117,12 +120,12 @@ def _curve(reports: Sequence[dict[str, Any]], place: str) -> dict[str, list[floa
 def main(words: Sequence[str]) -> None:
     """Report on what the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("of", help=f"a benchmark's folder, or {', '.join(MIXED)}")
+    parser.add_argument("of", help=f"a benchmark's folder, or {', '.join(ALONE)}")
     parser.add_argument("which", nargs="+", help="the benchmark's task and algorithm, or runs of the experiment")
     parser.add_argument("--episodes", type=int, default=400)
     options = parser.parse_args(words)
-    if options.of in MIXED:
-        draw(options.of, [Path(run) for run in options.which], *MIXED[options.of])
+    if options.of in ALONE:
+        draw(options.of, [Path(run) for run in options.which], *ALONE[options.of])
     else:
         report(Path(options.of), *options.which, options.episodes)
 
