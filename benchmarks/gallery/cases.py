@@ -138,6 +138,7 @@ WITHOUT_PAGE: Mapping[str, str] = {
     "lbf_10x10_3p_3f_mappo": "is of the benchmark suite `lbf`",
     "lbf_10x10_3p_3f_vdn": "has its results in docs/results.md",
     "lbf_10x10_3p_3f_qmix": "is of the benchmark suite `lbf`",
+    "lbf_10x10_3p_3f_dqn": "is of the benchmark suite `lbf`",
     "lbf_10x10_3p_3f_ppo_dqn": "has its results in docs/results.md",
     "mpe_tag_ppo": "trains the opponents of the suite mpe, see docs/results.md",
     "mpe_spread_ppo": "has its results in docs/results.md",

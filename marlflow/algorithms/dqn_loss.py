@@ -7,6 +7,7 @@ https://openreview.net/forum?id=r1lyTjAqYX, section 2.3.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -44,7 +45,8 @@ class DQNLoss:
         total = (huber_loss(error, self.huber_delta) * minibatch["weight"]).mean()
         with torch.no_grad():
             priorities = error.abs()
-            terms = {"td": total.detach(), "td_error_mean": priorities.mean(), "q_mean": q_tm1.mean()}
+            q_mean = (q_tm1 * _unit(module)).mean()
+            terms = {"td": total.detach(), "td_error_mean": priorities.mean(), "q_mean": q_mean}
         return LossTerms(total, terms, priorities)
 
     def priorities(self, module: QNetwork, target_module: QNetwork, minibatch: Mapping[str, Tensor]) -> Tensor:
@@ -57,13 +59,19 @@ class DQNLoss:
         return td_error(q_tm1, minibatch["action"], self._target(module, target_module, minibatch))
 
     def _target(self, module: QNetwork, target_module: QNetwork, minibatch: Mapping[str, Tensor]) -> Tensor:
-        next_obs, mask = minibatch["next_obs"], minibatch.get("next_mask")
+        next_obs, mask, discount = minibatch["next_obs"], minibatch.get("next_mask"), minibatch["discount"]
         with torch.no_grad():
-            q_t = target_module(next_obs)
+            reward, q_t = minibatch["reward"] / _unit(module), target_module(next_obs)
             if not self.double:
-                return q_learning_target(minibatch["reward"], minibatch["discount"], q_t, mask)
+                return q_learning_target(reward, discount, q_t, mask)
             # The online network selects the next action, the target network evaluates it.
-            return double_q_learning_target(minibatch["reward"], minibatch["discount"], module(next_obs), q_t, mask)
+            return double_q_learning_target(reward, discount, module(next_obs), q_t, mask)
+
+
+def _unit(module: Any) -> Tensor | float:
+    # A network of a user's own may have none.
+    unit: Tensor | float = getattr(module, "reward_unit", 1.0)
+    return unit
 
 
 class C51Loss(Unscheduled):

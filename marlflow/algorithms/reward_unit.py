@@ -1,4 +1,4 @@
-"""Rewards in the learner's own unit, so that a team learns the same whatever unit its environment has."""
+"""Rewards in the learner's own unit, so that the same is learned whatever unit the environment has."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from marlflow.algorithms.algorithm import Member, TorchAlgorithm
+from marlflow.algorithms.apex import ApeX
+from marlflow.algorithms.dqn import DQN
 from marlflow.algorithms.part import Part
 from marlflow.algorithms.vdn import VDN
 from marlflow.base.errors import Problem
@@ -15,11 +17,14 @@ from marlflow.policy.normalized import RewardMoments
 
 @dataclass(frozen=True)
 class RewardUnit(Part):
-    """Divides the rewards that VDN and QMIX learn from, sums of `n_step`, by their running root mean square."""
+    """Divides the rewards that DQN, VDN and QMIX learn from, sums of `n_step`, by their running root mean square."""
 
     def validate(self, algorithm: TorchAlgorithm, spaces: Any, model: Any) -> Iterator[Problem]:
-        if not isinstance(algorithm, VDN):
-            reason, remedy = "its loss has no unit of rewards", "use vdn or qmix, or leave the part out"
+        # Ape-X's workers compare rewards as they are with values.
+        is_dqn = isinstance(algorithm, DQN) and algorithm.atoms == 1 and not isinstance(algorithm, ApeX)
+        if not (is_dqn or isinstance(algorithm, VDN)):
+            remedy = "use vdn, qmix, or dqn with one atom, or leave the part out"
+            reason = "its loss has no unit of rewards"
             yield Problem("cannot have a RewardUnit", algorithm.name, reason, remedy)
 
     def extend(self, network: Any, algorithm: TorchAlgorithm, members: Mapping[str, Member], seed: int) -> None:

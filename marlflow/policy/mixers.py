@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Literal, TypeAlias, cast
+from typing import Literal, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from torch.nn import functional
 from marlflow.base.observations import ObservationLayout, layout
 from marlflow.base.spaces import Spaces
 from marlflow.policy.dense import as_rows
-from marlflow.policy.normalized import NormalizedRows, normalize_by
+from marlflow.policy.normalized import InRewardUnit, NormalizedRows, normalize_by
 from marlflow.policy.q import QActor
 from marlflow.policy.recurrent import RecurrentNetworkActor, unrolled_after
 from marlflow.policy.torso import BRIGHTEST, Flattened
@@ -141,12 +141,11 @@ Prefix: TypeAlias = Literal["", "next_"]
 """The prefix of columns of JointTransitions: none for the decisions, `next_` for what follows them."""
 
 
-class TeamQNetwork(nn.Module):
+class TeamQNetwork(InRewardUnit):
     """Publishes `actors`, by policy. All agents of a policy share its actor.
 
     `mixer` maps the agents' values [N, K], presence [N, K] and the rows of `mixer_input` (None: it sees nothing) to the
-    team's value [N]. Agents are in the order of `actors`, and within a policy in the order of its seats. Values are of
-    rewards divided by `reward_unit`: 1, or the `unit` of a module `rewards` that a part adds.
+    team's value [N]. Agents are in the order of `actors`, and within a policy in the order of its seats.
     """
 
     def __init__(
@@ -159,16 +158,9 @@ class TeamQNetwork(nn.Module):
         self.actors = nn.ModuleDict(actors)
         self.mixer = mixer
         self.mixer_input = mixer_input
-        self.rewards: Any = None
         self.policies = tuple(actors)
         for policy, actor in actors.items():
             normalize_by(actor, f"{policy}:obs", f"{policy}:present")
-
-    @property
-    def reward_unit(self) -> Tensor | float:
-        """The reward that counts as 1."""
-        unit: Tensor | float = 1.0 if self.rewards is None else self.rewards.unit
-        return unit
 
     def values(self, columns: Mapping[str, Tensor], prefix: Prefix = "") -> list[Tensor]:
         """Return each policy's action values, [N, K_p, A_p] each, of a minibatch of JointTransitions."""

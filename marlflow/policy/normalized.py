@@ -174,12 +174,29 @@ class RewardMoments(nn.Module):
         return (self.moments.variance + self.moments.mean.square()).sqrt()
 
     def observe(self, columns: Mapping[str, Tensor]) -> None:
-        """Update from the team's rewards; in sequences, only trained steps count."""
+        """Update from the rewards of rows, or of a team; in sequences, only trained steps count."""
         with torch.no_grad():
             rewards = _valid_rows(columns, "reward", "trained").reshape(-1, 1)
             # Zeros before the first reward would make the unit almost 0.
             if bool(rewards.any()) or float(self.moments.count):
                 self.moments.add(rewards)
+
+
+class InRewardUnit(nn.Module):
+    """Base of networks with action values of rewards divided by `reward_unit`.
+
+    It is 1, or the `unit` of a module `rewards` that a part adds.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rewards: Any = None
+
+    @property
+    def reward_unit(self) -> Tensor | float:
+        """The reward that counts as 1."""
+        unit: Tensor | float = 1.0 if self.rewards is None else self.rewards.unit
+        return unit
 
 
 def observers(module: nn.Module) -> list[Observer]:

@@ -52,6 +52,7 @@ VARIANTS: Sequence[mf.Algorithm] = (
     mf.DQN(double=False),
     mf.DQN(dueling=True),
     mf.DQN(prioritized=True, atoms=5),
+    mf.DQN(parts={"rewards": mf.RewardUnit()}),
     mf.SAC(parts={"cost": mf.CostLimit(1.0)}),
     mf.MAML(order="first"),
     mf.ArCHer(token_baseline=False),

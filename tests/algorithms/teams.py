@@ -84,6 +84,6 @@ def gradient_of(learner: mf.TorchLearner, minibatch: Mapping[str, Tensor]) -> tu
     """The result of a loss, and the gradient by all parameters."""
     parameters = learner.parameters
     parameters.flat.gradient.zero_()
-    terms = loss_of(learner)(learner.module, parameters.target_module, minibatch)
+    terms = parameters.groups[0].loss(learner.module, parameters.target_module, minibatch)
     terms.total.backward()
     return terms, parameters.flat.gradient.numpy().copy()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,9 @@ import marlflow as mf
 from marlflow.learner.compute import ON_CPU
 from marlflow.policy.normalized import RewardMoments
 from tests.algorithms import test_recurrent_mixing_loss as recurrent
+from tests.algorithms.parts import make_learner
 from tests.algorithms.teams import TEAM, gradient_of, team_rows, tensors
+from tests.algorithms.test_dqn import transitions as dqn_rows
 
 UNIT = {"rewards": mf.RewardUnit()}
 
@@ -42,6 +46,21 @@ def test_errors_are_those_of_divided_rewards() -> None:
     other, other_gradient = gradient_of(plain, tensors({**rows, "reward": rows["reward"] / expected}))
     torch.testing.assert_close(terms.priorities, other.priorities, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(gradient[: len(other_gradient)], other_gradient, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("double", [True, False])
+def test_dqn_learns_the_same_in_every_unit(double: bool) -> None:
+    found = []
+    for unit in (1.0, 1e-3):
+        learner, rows = make_learner(mf.DQN(double=double, parts=UNIT)), dqn_rows(masked=True)
+        learner.parameters.observers(None)[0].observe({"reward": unit * torch.from_numpy(rows.reward)})
+        in_unit = replace(rows, reward=(unit * rows.reward).astype(np.float32))
+        columns = {name: torch.from_numpy(column) for name, column in in_unit.columns_for_losses().items()}
+        terms, gradient = gradient_of(learner, columns)
+        found.append((gradient, terms.priorities, terms.terms["q_mean"] / unit))
+    assert np.abs(found[0][0]).max() > 0.0
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-3, atol=1e-5)
 
 
 def test_only_trained_steps_of_sequences_count() -> None:

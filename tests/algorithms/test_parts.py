@@ -389,7 +389,7 @@ REFUSED = {
         "policies.cart.algorithm.parts.all.fixed must be a number",
     ),
     "no unit of rewards": (
-        SMALL_DQN,
+        SMALL_PPO,
         {"rewards": mf.RewardUnit()},
         "cannot have a RewardUnit: its loss has no unit of",
     ),
