@@ -7,7 +7,6 @@ https://openreview.net/forum?id=r1lyTjAqYX, section 2.3.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,6 +25,7 @@ from marlflow.losses.q_learning import (
     squashed_double_q_target,
     td_error,
 )
+from marlflow.policy.normalized import reward_unit
 from marlflow.policy.q import DistributionalQNetwork, QNetwork
 from marlflow.policy.recurrent import RecurrentQNetwork
 
@@ -45,7 +45,7 @@ class DQNLoss:
         total = (huber_loss(error, self.huber_delta) * minibatch["weight"]).mean()
         with torch.no_grad():
             priorities = error.abs()
-            q_mean = (q_tm1 * _unit(module)).mean()
+            q_mean = (q_tm1 * reward_unit(module)).mean()
             terms = {"td": total.detach(), "td_error_mean": priorities.mean(), "q_mean": q_mean}
         return LossTerms(total, terms, priorities)
 
@@ -61,17 +61,11 @@ class DQNLoss:
     def _target(self, module: QNetwork, target_module: QNetwork, minibatch: Mapping[str, Tensor]) -> Tensor:
         next_obs, mask, discount = minibatch["next_obs"], minibatch.get("next_mask"), minibatch["discount"]
         with torch.no_grad():
-            reward, q_t = minibatch["reward"] / _unit(module), target_module(next_obs)
+            reward, q_t = minibatch["reward"] / reward_unit(module), target_module(next_obs)
             if not self.double:
                 return q_learning_target(reward, discount, q_t, mask)
             # The online network selects the next action, the target network evaluates it.
             return double_q_learning_target(reward, discount, module(next_obs), q_t, mask)
-
-
-def _unit(module: Any) -> Tensor | float:
-    # A network of a user's own may have none.
-    unit: Tensor | float = getattr(module, "reward_unit", 1.0)
-    return unit
 
 
 class C51Loss(Unscheduled):

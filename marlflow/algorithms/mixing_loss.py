@@ -11,6 +11,7 @@ from marlflow.learner.loss import LossTerms
 from marlflow.losses.mixing import greedy_value, peng_lambda_return, reward_spread, taken_value, team_target
 from marlflow.losses.q_learning import huber_loss, mean_over_sequences, sequence_priority
 from marlflow.policy.mixers import RecurrentTeamQNetwork, TeamQNetwork
+from marlflow.policy.normalized import reward_unit
 
 
 class MixingLoss:
@@ -44,7 +45,7 @@ class MixingLoss:
             greedy = [greedy_value(*each) for each in zip(q_t_selector, q_t_value, masks, strict=True)]
             present = module.present(minibatch, "next_")
             q_tot_t = target_module.mixed(torch.cat(greedy, 1), present, minibatch, "next_")
-            return team_target(minibatch["reward"] / module.reward_unit, minibatch["discount"], q_tot_t)
+            return team_target(minibatch["reward"] / reward_unit(module), minibatch["discount"], q_tot_t)
 
     def _terms(
         self,
@@ -59,7 +60,7 @@ class MixingLoss:
         return {
             "td": total.detach(),
             "td_error_mean": error.abs().mean(),
-            "q_tot_mean": (q_tot.detach() * module.reward_unit).mean(),
+            "q_tot_mean": (q_tot.detach() * reward_unit(module)).mean(),
             "reward_spread": reward_spread(rewards, present).mean(),
         }
 
@@ -95,7 +96,7 @@ class RecurrentMixingLoss:
         actions = [minibatch[f"{policy}:action"] for policy in module.policies]
         taken = torch.cat([taken_value(own[:, :-1], action) for own, action in zip(q, actions, strict=True)], 2)
         q_tot = module.mixed_steps(taken, present[:, :-1], minibatch, self.burn_in)
-        reward = minibatch["reward"] / module.reward_unit
+        reward = minibatch["reward"] / reward_unit(module)
         target = self._target([own.detach() for own in q], present, target_module, minibatch, reward)
         # Steps that do not exist may hold any number.
         error = torch.where(trained, target - q_tot, 0.0)
@@ -140,6 +141,6 @@ def _terms(
     return {
         "td": total.detach(),
         "td_error_mean": (error.abs() * share).sum(1).mean(),
-        "q_tot_mean": (q_tot.detach() * module.reward_unit * share).sum(1).mean(),
+        "q_tot_mean": (q_tot.detach() * reward_unit(module) * share).sum(1).mean(),
         "reward_spread": (spread * share).sum(1).mean(),
     }

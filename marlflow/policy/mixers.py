@@ -14,7 +14,7 @@ from torch.nn import functional
 from marlflow.base.observations import ObservationLayout, layout
 from marlflow.base.spaces import Spaces
 from marlflow.policy.dense import as_rows
-from marlflow.policy.normalized import InRewardUnit, NormalizedRows, normalize_by
+from marlflow.policy.normalized import NormalizedRows, normalize_by
 from marlflow.policy.q import QActor
 from marlflow.policy.recurrent import RecurrentNetworkActor, unrolled_after
 from marlflow.policy.torso import BRIGHTEST, Flattened
@@ -141,7 +141,7 @@ Prefix: TypeAlias = Literal["", "next_"]
 """The prefix of columns of JointTransitions: none for the decisions, `next_` for what follows them."""
 
 
-class TeamQNetwork(InRewardUnit):
+class TeamQNetwork(nn.Module):
     """Publishes `actors`, by policy. All agents of a policy share its actor.
 
     `mixer` maps the agents' values [N, K], presence [N, K] and the rows of `mixer_input` (None: it sees nothing) to the

@@ -182,21 +182,10 @@ class RewardMoments(nn.Module):
                 self.moments.add(rewards)
 
 
-class InRewardUnit(nn.Module):
-    """Base of networks with action values of rewards divided by `reward_unit`.
-
-    It is 1, or the `unit` of a module `rewards` that a part adds.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.rewards: Any = None
-
-    @property
-    def reward_unit(self) -> Tensor | float:
-        """The reward that counts as 1."""
-        unit: Tensor | float = 1.0 if self.rewards is None else self.rewards.unit
-        return unit
+def reward_unit(network: Any) -> Tensor | float:
+    """Return the reward that counts as 1 in a network's values: the unit of `network.rewards`, if a part added it."""
+    rewards = getattr(network, "rewards", None)
+    return rewards.unit if isinstance(rewards, RewardMoments) else 1.0
 
 
 def observers(module: nn.Module) -> list[Observer]:

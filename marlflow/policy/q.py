@@ -18,7 +18,6 @@ from marlflow.base.random import RowRandom
 from marlflow.base.spaces import Spaces
 from marlflow.policy.actor import EvaluationMode, Mode, NetworkActor, Scheduled, as_scheduled
 from marlflow.policy.dense import Dense, Layers, as_rows, linear, through
-from marlflow.policy.normalized import InRewardUnit
 from marlflow.policy.scripted import uniform_legal
 from marlflow.policy.tensors import as_array
 from marlflow.policy.torso import TorsoConfig, build_torso
@@ -102,7 +101,7 @@ def q_head(
     return linear(features, num_actions, gain, generator)
 
 
-class QNetwork(InRewardUnit):
+class QNetwork(nn.Module):
     """The network of a Q-learner; publishes `actor`. `gain`: see `q_head`."""
 
     def __init__(self, spaces: Spaces, torso: TorsoConfig, dueling: bool, seed: int, gain: float = 1.0) -> None:

@@ -10,7 +10,7 @@ import torch
 
 import marlflow as mf
 from marlflow.learner.compute import ON_CPU
-from marlflow.policy.normalized import RewardMoments
+from marlflow.policy.normalized import RewardMoments, reward_unit
 from tests.algorithms import test_recurrent_mixing_loss as recurrent
 from tests.algorithms.parts import make_learner
 from tests.algorithms.teams import TEAM, gradient_of, team_rows, tensors
@@ -25,7 +25,7 @@ def test_a_team_learns_the_same_in_every_unit(algorithm: mf.VDN) -> None:
     found = []
     for unit in (1.0, 1e-3):
         learner, seen = algorithm.learner("team", TEAM, 0, ON_CPU), team_rows(64)
-        before = learner.module.reward_unit
+        before = reward_unit(learner.module)
         assert float(before) == 1.0
         learner.parameters.observers(None)[0].observe({"reward": unit * torch.from_numpy(seen["reward"])})
         rows = team_rows(32, seed=1)
@@ -40,7 +40,7 @@ def test_errors_are_those_of_divided_rewards() -> None:
     rows = team_rows(64, seed=1)
     normalized.update(mf.JointTransitions({**rows, "reward": 7.0 * rows["reward"]}))
     expected = np.sqrt(np.mean((7.0 * rows["reward"]) ** 2))
-    assert float(normalized.module.reward_unit) == pytest.approx(expected, rel=1e-5)
+    assert float(reward_unit(normalized.module)) == pytest.approx(expected, rel=1e-5)
     plain.update(mf.JointTransitions({**rows, "reward": 7.0 * rows["reward"]}))  # before it, the unit was 1 for both
     terms, gradient = gradient_of(normalized, tensors(rows))
     other, other_gradient = gradient_of(plain, tensors({**rows, "reward": rows["reward"] / expected}))
