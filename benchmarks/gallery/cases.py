@@ -157,7 +157,6 @@ WITHOUT_PAGE: Mapping[str, str] = {
     "overcooked_cramped_room_ppo": "has its results in docs/results.md",
     "pursuit_ppo": "has its results in docs/results.md",
     "multiwalker_ppo": "has its results in docs/results.md",
-    "pistonball_ppo": "has its results in docs/results.md",
     "vmas_balance_ppo": "needs the extra `vmas`, which is not installed with all others",
 }
 """Shipped experiments that have no page, and why."""
