@@ -77,7 +77,7 @@ class Evaluated:
     sent: MembersSent = _NOTHING_SENT
     not_begun: int = 0
     """Episodes that were not begun, because the request's `within_s` had passed; their length has no influence."""
-    compile_s: float = 0.0
+    compile_s: float = field(default=0.0, compare=False)
     """Seconds in which environments were compiled, which `within_s` does not count; the most of a worker's."""
     acted: Mapping[str, EvaluationMode] = field(default_factory=dict)
     """How policies and frozen entries acted: `sampled` if they drew random numbers, else `greedy`.
