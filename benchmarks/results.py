@@ -53,7 +53,7 @@ ALONE: Final = {
         },
     ),
 }
-"""Experiments with a figure for all groups: the unit, and the places in reports of each one's values, by title."""
+"""Experiments of no suite, each with one figure: its unit, and the places in reports of its values, by title."""
 
 
 def greedy_score(run: Path, scored: dict[str, Any], episodes: int) -> float:

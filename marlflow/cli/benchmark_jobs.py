@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
-from marlflow.base.errors import MarlflowError
+from marlflow.base.errors import ConfigInvalid, MarlflowError
 from marlflow.base.sentences import shortened
 from marlflow.cli.benchmark_runs import BenchmarkRun
 from marlflow.cli.failures import failure
@@ -181,7 +181,10 @@ class BenchmarkJob:
         env = env_of_words(self.env)
         # Strict: a score is of the last checkpoint, and of no earlier one.
         evaluated = evaluate(self.folder, episodes=self.episodes, mode="as_learned", strict=True, env=env)
-        return math.fsum(of.team.mean.value for of in evaluated.returns if of.policy in self.policies)
+        returns = [of.team.mean.value for of in evaluated.returns if of.policy in self.policies]
+        if not returns:
+            raise ConfigInvalid([f"the policies of {self.folder} have no agents of their own, so it has no score"])
+        return math.fsum(returns)
 
 
 def _end_with_command() -> None:

@@ -145,7 +145,8 @@ class TeamQNetwork(nn.Module):
     """Publishes `actors`, by policy. All agents of a policy share its actor.
 
     `mixer` maps the agents' values [N, K], presence [N, K] and the rows of `mixer_input` (None: it sees nothing) to the
-    team's value [N]. Agents are in the order of `actors`, and within a policy in the order of its seats.
+    team's value [N]. Agents are in the order of `actors`, and within a policy in the order of its seats. Values are of
+    rewards divided by `reward_unit(network)`.
     """
 
     def __init__(

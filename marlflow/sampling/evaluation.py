@@ -69,7 +69,7 @@ class EvaluationEnvs:
         return replace(played, not_begun=len(left.episodes), compile_s=self._compile_s - compiled_s)
 
     def _clock_s(self) -> float:
-        """Return the seconds of a clock that stands still while environments are compiled."""
+        """Return seconds of time.perf_counter, without those in which environments were compiled."""
         return perf_counter() - self._compile_s
 
     @property
