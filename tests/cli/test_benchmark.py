@@ -15,12 +15,14 @@ import yaml
 from filelock import FileLock
 
 import marlflow as mf
+from marlflow.cli.benchmark_jobs import BenchmarkJob
 from marlflow.cli.benchmark_runs import BenchmarkPlan, read_suite, scaled_schedules
 from marlflow.league.comparison import mean_estimate
 from marlflow.observe.sinks import read_metrics
 from marlflow.runs.run_state import LOCK, run_state
 from tests.architecture.sources import REPOSITORY
 from tests.cli.conftest import Marlflow, content, table
+from tests.runtime.small_runs import small_run
 
 EPSILON = "policies.cart.algorithm.epsilon={_target_: marlflow.Linear, start: 1.0, end: 0.1, agent_steps: 4000}"
 COMMON = ["env=cartpole_team", "env.num_agents=2", "env.num_envs=2", "rollouts.num_workers=1", "evaluation.episodes=0"]
@@ -305,3 +307,13 @@ def test_schedules_of_a_class_are_shortened_too(suite: Path) -> None:
 
 def test_a_suite_is_no_part_of_a_run(marlflow: Marlflow) -> None:
     marlflow("train", "suite=lbf").assert_refused("marlflow benchmark suite=lbf runs the tasks of a suite")
+
+
+def test_a_score_is_of_the_last_checkpoint_and_of_no_earlier_one(tmp_path: Path) -> None:
+    mf.train(small_run(checkpoint=mf.CheckpointConfig(400)), tmp_path)
+    job = BenchmarkJob((), str(tmp_path), ["hunters"], [], 2)
+    assert job._score() > 0.0
+    newest = max((tmp_path / "checkpoints").iterdir(), key=lambda folder: int(folder.name))
+    (newest / "learner.prey.safetensors").write_bytes(b"damaged")
+    with pytest.raises(mf.MarlflowError, match="checkpoint"):
+        job._score()
