@@ -216,8 +216,8 @@ class Stop:
     time_s: Annotated[float, Range(0.0, 1e9, above=True, unit=" seconds")] | None = None
     #: <id>: {return_mean: x}, in Python the number alone: mean return per agent and episode; all of them together
     policies: Mapping[str, Finite] = field(default_factory=dict)
-    #: seconds for a running round to finish after an interrupt, of which a quarter, at most 5, for its updates; and for
-    #: a step or reset of an environment, or the last evaluation, after time_s
+    #: seconds for a running round to finish after a signal, half of them for its env steps, a quarter, at most 5, for
+    #: its updates; and for a step or reset of an environment, or the last evaluation, after time_s
     grace_period_s: Annotated[float, Range(0.0, 1e6, unit=" seconds")] = 30.0
 
 

@@ -130,7 +130,7 @@ class Evaluator(Service):
         if results.was_cut:
             # Short episodes end first, so the mean of the finished ones would be biased.
             self._notify(
-                f"an evaluation was ended by stop.time_s after {duration_s:.0f} s; its episodes are not counted"
+                f"an evaluation was ended after {duration_s:.0f} s, since the run ends; its episodes are not counted"
             )
             results = replace(results, episodes=())
         self._metrics.evaluated(results, context)

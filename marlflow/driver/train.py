@@ -188,10 +188,13 @@ def _run(
         relay = Relay(checked.experiment, run_console.notice)
         stop = checked.experiment.stop
 
-        def end_updates() -> None:
-            runtime.end_updates_at(time.perf_counter() + updates_finish_s(stop))
+        def end_soon() -> None:
+            now_s = time.perf_counter()
+            runtime.end_updates_at(now_s + updates_finish_s(stop))
+            # The other half is for the env step under way, a minibatch, and the checkpoint.
+            runtime.end_rounds_at(now_s + stop.grace_period_s / 2)
 
-        shutdown = GracefulShutdown(stop.grace_period_s, run_console.notice, relay.running, end_updates)
+        shutdown = GracefulShutdown(stop.grace_period_s, run_console.notice, relay.running, end_soon)
         stack.enter_context(shutdown.listening())
         stack.callback(relay.close)
         stack.callback(runtime.close)

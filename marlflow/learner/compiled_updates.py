@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from marlflow.base.errors import InvalidInput, NotCompiled
+from marlflow.base.limits import Limit
 from marlflow.compiled import xla
-from marlflow.learner.gradient_exchange import GradientExchange, UpdateLimit
+from marlflow.learner.gradient_exchange import GradientExchange
 from marlflow.learner.loss import LossTerms
 from marlflow.learner.loss_groups import OptimizerGroup
 from marlflow.learner.parameters import LearnerParameters
@@ -109,7 +110,7 @@ class CompiledUpdates:
         columns: Mapping[str, Tensor],
         epochs: Sequence[Epoch],
         exchange: GradientExchange,
-        limit: UpdateLimit,
+        limit: Limit,
         eager_step: EagerStep,
     ) -> UpdateResult | None:
         """Run all optimizer steps of an update until the limit; return None, having changed nothing, if it cannot."""
@@ -196,7 +197,7 @@ class _Program:
         columns: Mapping[str, Tensor],
         epochs: Sequence[Epoch],
         exchange: GradientExchange,
-        limit: UpdateLimit,
+        limit: Limit,
         eager_step: EagerStep,
         scheduled: Mapping[str, float],
     ) -> UpdateResult | None:

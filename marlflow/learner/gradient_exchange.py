@@ -2,39 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Protocol
 
 from torch import Tensor
 
+from marlflow.base.limits import Limit
 from marlflow.base.serialization import Tree
 from marlflow.learner.minibatches import EqualDivision
 from marlflow.learner.update_job import BatchSummary, UpdateJob, UpdateRequest, UpdateResult
 
 _AGREE_EVERY_S = 0.5
 _MOST_MINIBATCHES = 1000
-
-
-class UpdateLimit(Protocol):
-    """Ends running and later updates between two minibatches."""
-
-    def has_passed(self) -> bool:
-        """Return whether updates end now; asked before each minibatch."""
-        ...
-
-
-@dataclass(slots=True)
-class ClockLimit:
-    """Ends updates from `at_s` on, in seconds of time.perf_counter; by default never."""
-
-    at_s: float = math.inf
-
-    def has_passed(self) -> bool:
-        return perf_counter() >= self.at_s
 
 
 class AgreedLimit:
@@ -49,7 +30,7 @@ class AgreedLimit:
         self._interval = self._left = 0
         self._agreed_at_s = perf_counter()
 
-    def has_passed(self, limit: UpdateLimit) -> bool:
+    def has_passed(self, limit: Limit) -> bool:
         """Return whether all processes end the update now; collective, called before each minibatch."""
         if self._left:
             self._left -= 1
@@ -85,7 +66,7 @@ class GradientExchange(Protocol):
         """Return this process's rows and their division into minibatches."""
         ...
 
-    def ends(self, limit: UpdateLimit) -> bool:
+    def ends(self, limit: Limit) -> bool:
         """Return whether the update ends before the next minibatch, by the `limit` of any process, in all alike."""
         ...
 
@@ -129,7 +110,7 @@ class SingleProcess:
     def job(self, request: UpdateRequest) -> UpdateJob:
         return equal_job(request)
 
-    def ends(self, limit: UpdateLimit) -> bool:
+    def ends(self, limit: Limit) -> bool:
         return limit.has_passed()
 
     def all_reduce(self, gradient: Tensor, fraction: float) -> None:

@@ -89,7 +89,7 @@ class UpdateResult(NamedTuple):
     """The loss terms `names` of each step of an update, the last being the gradient's norm.
 
     `priorities` (by minibatch, if the loss has any) and `order` [N] (None if not shuffled) belong to the last epoch.
-    `minibatches_left` were not trained on, because an UpdateLimit had passed; there are no priorities then.
+    `minibatches_left` were not trained on, because a Limit had passed; there are no priorities then.
     """
 
     names: Sequence[str]

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from marlflow.base.arrays import Array
+from marlflow.base.limits import ClockLimit, Limit
 from marlflow.batches.batch import TrainBatch
 from marlflow.learner.compiled_updates import AddGradient, CompiledUpdates, Epoch
 from marlflow.learner.compute import Compute, tensors_on
-from marlflow.learner.gradient_exchange import ClockLimit, GradientExchange, UpdateLimit
+from marlflow.learner.gradient_exchange import GradientExchange
 from marlflow.learner.loss import LossTerms, Terms
 from marlflow.learner.loss_groups import OptimizerGroup, joined_terms, noise_width, total_norm
 from marlflow.learner.minibatches import BatchDivision, Division
@@ -36,7 +37,7 @@ class UpdateLoop:
         self._noise_per_row = noise_per_row
         self._tensor, self._autocast = tensors_on(torch.device(compute.device)), compute.autocast()
         self.generator = torch.Generator().manual_seed(seed)
-        self.limit: UpdateLimit = ClockLimit()
+        self.limit: Limit = ClockLimit()
 
     # A step with overflow is skipped and counted, so numpy's warning would be noise.
     @np.errstate(over="ignore", invalid="ignore")

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from marlflow.base.errors import ConfigInvalid, RuntimeFailed
+from marlflow.base.limits import ClockLimit
 from marlflow.base.serialization import Tree, from_bytes, to_bytes
 from marlflow.batches.batch import Batch
 from marlflow.flow import Outcome, StageCall
-from marlflow.learner.gradient_exchange import ClockLimit
 from marlflow.learner.learner import TorchLearner
 from marlflow.replay.protocol import SavedReplay
 from marlflow.runs.checkpoint_format import (
@@ -44,7 +44,7 @@ from marlflow.sampling.population import seated_in
 from marlflow.sampling.protocol import Assign, EvaluationRequest, FrozenPolicy, Request, Round, Worker
 from marlflow.sampling.receipts import Evaluated, Fault, Receipt
 from marlflow.sampling.saved_state import ResumeReport, files_recorded, merged, share
-from marlflow.sampling.watchdog import Deadline, Watchdog, close_by
+from marlflow.sampling.watchdog import Deadline, close_by
 
 log = logging.getLogger("marlflow")
 
@@ -54,7 +54,7 @@ class InlineWorkers:
 
     def __init__(self, spec: RunSpec, on_news: Callable[[News], None]) -> None:
         self._spec = spec
-        self._watchdogs = {number: Watchdog(spec.step_timeout_s) for number in range(spec.num_workers)}
+        self._watchdogs = {number: spec.watchdog() for number in range(spec.num_workers)}
         self._monitor = HangMonitor(self._watchdogs, on_news)
         self._workers: list[Worker] = []
         try:
@@ -125,7 +125,7 @@ class InlineRuntime:
         self._learners: dict[str, TorchLearner] = {}
         self._replays: dict[str, SavedReplay] = {}
         self._workers: InlineWorkers | None = None
-        self._update_limit = ClockLimit()
+        self._update_limit, self._round_limit = ClockLimit(), ClockLimit()
         self._threads = torch.get_num_threads()
 
     def machines(self) -> None:
@@ -156,6 +156,7 @@ class InlineRuntime:
             for number, replay_name in enumerate(learner_spec.replays):
                 replay = self._replays[replay_name] = learner_spec.replay(number)
                 replay.place = InlinePlace(f"replay {replay_name}") if learner_spec.replays_apart else place
+        spec = replace(spec, round_limit=self._round_limit)
         self._workers = InlineWorkers(spec, on_news or (lambda _: None))
         return RunComponents(self._workers, dict(self._learners), dict(self._replays))
 
@@ -164,6 +165,9 @@ class InlineRuntime:
 
     def end_updates_at(self, at_s: float) -> None:
         self._update_limit.at_s = at_s
+
+    def end_rounds_at(self, at_s: float) -> None:
+        self._round_limit.at_s = at_s
 
     def save(self, rows_saved: Mapping[str, int]) -> RuntimeState:
         files, held = {}, {}

@@ -95,6 +95,13 @@ class Runtime(Protocol):
         """
         ...
 
+    def end_rounds_at(self, at_s: float) -> None:
+        """End running and later rounds and evaluations after the env step in which `at_s` (time.perf_counter) passes.
+
+        May be called from any thread. A later call replaces the time.
+        """
+        ...
+
     def save(self, rows_saved: Mapping[str, int]) -> RuntimeState:
         """Return the state of all components, for a checkpoint.
 

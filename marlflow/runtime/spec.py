@@ -12,6 +12,7 @@ from marlflow.algorithms.from_run import Imported, InitialParameters
 from marlflow.algorithms.info_columns import columns_of_rows, info_columns
 from marlflow.base.arrays import Array
 from marlflow.base.info_columns import InfoColumn, InfoColumns
+from marlflow.base.limits import ClockLimit, Limit
 from marlflow.base.random import key, named_seed
 from marlflow.base.ranges import CPUs, CustomResources, GPUs, Processes
 from marlflow.base.schedules import ScheduledFloat
@@ -19,7 +20,6 @@ from marlflow.base.spaces import Spaces
 from marlflow.batches.items import as_it_is
 from marlflow.flow.relocate import Where
 from marlflow.learner.compute import Compute
-from marlflow.learner.gradient_exchange import ClockLimit, UpdateLimit
 from marlflow.learner.learner import TorchLearner
 from marlflow.learner.optimizer import entries_of
 from marlflow.offline.dataset import Dataset
@@ -128,7 +128,7 @@ class LearnerSpec:
     """The policies whose rows it learns from, if these are not its own."""
     begins_with: Mapping[str, InitialParameters] = field(default_factory=dict)
     """The parameters of other runs that its policies begin with."""
-    update_limit: UpdateLimit = field(default_factory=ClockLimit)
+    update_limit: Limit = field(default_factory=ClockLimit)
     """Ends its updates, in each of its processes; a runtime sets it."""
 
     @property
@@ -264,6 +264,7 @@ class RunSpec:
         num_referees: processes for matches of a league, numbered as workers after all rollout workers; without
             processes, workers play them.
         metrics: numbers in infos that are figures of episodes.
+        round_limit: ends rounds and evaluations between two env steps; a runtime sets it.
     """
 
     policies: Mapping[str, PolicySpec]
@@ -288,6 +289,7 @@ class RunSpec:
     worker_members: int = WORKER_MEMBERS
     num_referees: int = 0
     metrics: Sequence[InfoColumn] = ()
+    round_limit: Limit = field(default_factory=ClockLimit)
 
     @property
     def with_state(self) -> tuple[str, ...]:
@@ -331,6 +333,10 @@ class RunSpec:
         learners = [learner for learner in self.learners.values() if learner.publishes_critic]
         return tuple(name for learner in learners for name in learner.members)
 
+    def watchdog(self, end_process_after_s: float | None = None) -> Watchdog:
+        """Make the watchdog of a worker."""
+        return Watchdog(self.step_timeout_s, end_process_after_s, self.round_limit)
+
     def worker(
         self,
         number: int,
@@ -348,7 +354,7 @@ class RunSpec:
         env_indices = self.env_indices_of(number)
         relocated = [learner.relocated_stages.on_worker(fetch) for learner in self.learners.values()]
         worker_stages = {stages.policy: stages for stages in relocated if stages is not None}
-        make = partial(sampling_worker, self, number, actors, next_episodes, watchdog or Watchdog(self.step_timeout_s))
+        make = partial(sampling_worker, self, number, actors, next_episodes, watchdog or self.watchdog())
         if not self.records:
             return make(env_indices, worker_stages)
         readers = {

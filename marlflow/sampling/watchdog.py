@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any, Final, Protocol
 
 from marlflow.base.errors import ConfigInvalid, EnvironmentFailed, EnvironmentHung, FaultKind
+from marlflow.base.limits import ClockLimit, Limit
 from marlflow.env.episode_location import their_frames
 from marlflow.sampling.receipts import Fault
 
@@ -55,10 +56,15 @@ class Watchdog:
 
     If no exception gets through for `end_process_after_s` seconds (None: never), the process ends with a traceback on
     standard error. This covers all of `on_guard`, so it must exceed any other computation there.
+
+    Once `limit` has passed, no env step starts; it interrupts none.
     """
 
-    def __init__(self, timeout_s: float | None, end_process_after_s: float | None = None) -> None:
+    def __init__(
+        self, timeout_s: float | None, end_process_after_s: float | None = None, limit: Limit | None = None
+    ) -> None:
         self.timeout_s, self._end_process_after_s = timeout_s, end_process_after_s
+        self._limit = ClockLimit() if limit is None else limit
         # Callers count each call and set `inside` during it: plain attributes, because this is done at every env step.
         self.begun = 0
         self.inside = False
@@ -77,8 +83,8 @@ class Watchdog:
 
     @property
     def is_late(self) -> bool:
-        """Whether the deadline has passed."""
-        return self.deadline is not None and self.deadline.has_passed
+        """Whether no further env step starts: the deadline or the limit has passed."""
+        return (self.deadline is not None and self.deadline.has_passed) or self._limit.has_passed()
 
     @property
     def is_busy(self) -> bool:

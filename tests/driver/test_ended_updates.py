@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 import marlflow as mf
+from marlflow.base.limits import Limit
 from marlflow.env.games import guess_number
-from marlflow.learner.gradient_exchange import ClockLimit
+from marlflow.learner.gradient_exchange import SingleProcess
 from marlflow.runs.saved_runs import newest
 from tests.driver.resumed_runs import resumes_exactly
 from tests.driver.test_graceful_shutdown import Signals
@@ -85,12 +86,12 @@ def test_a_run_continues_bit_for_bit_after_an_update_that_was_ended_early(
 ) -> None:
     asks = 0
 
-    def passes_once(limit: ClockLimit) -> bool:
+    def passes_once(exchange: SingleProcess, limit: Limit) -> bool:
         nonlocal asks
         asks += 1
         return asks in (9, 40)
 
-    monkeypatch.setattr(ClockLimit, "has_passed", passes_once)
+    monkeypatch.setattr(SingleProcess, "ends", passes_once)
     asked = []
 
     def note_whole() -> None:

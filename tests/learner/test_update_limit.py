@@ -7,10 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from marlflow.base.limits import ClockLimit
 from marlflow.batches.items import Update
 from marlflow.learner import gradient_exchange
 from marlflow.learner.distributed.replicas import sharded
-from marlflow.learner.gradient_exchange import AgreedLimit, ClockLimit
+from marlflow.learner.gradient_exchange import AgreedLimit
 from marlflow.learner.learner import LearnsOn
 from tests.learner.group import KINDS
 from tests.learner.test_replicas import made, shard

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from marlflow.base.errors import ActorLost
+from marlflow.base.limits import Limit
 from marlflow.base.serialization import Tree
 from marlflow.batches.items import Gradients
 from marlflow.learner.distributed.collective import Collective
-from marlflow.learner.gradient_exchange import AgreedLimit, UpdateLimit, equal_job
+from marlflow.learner.gradient_exchange import AgreedLimit, equal_job
 from marlflow.learner.minibatches import EqualDivision
 from marlflow.learner.update_job import UpdateJob, UpdateRequest, UpdateResult, merge_priorities, merge_steps
 
@@ -44,7 +45,7 @@ class LeaderAndFollowers:
         self.call_followers("learn", job.columns, request.batch.count, *steps, job.policy, groups, job.count_varies)
         return job
 
-    def ends(self, limit: UpdateLimit) -> bool:
+    def ends(self, limit: Limit) -> bool:
         return self._limit.has_passed(limit)
 
     def all_reduce(self, gradient: Tensor, fraction: float) -> None:

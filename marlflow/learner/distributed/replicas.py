@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 
 from marlflow.base.arrays import Array
+from marlflow.base.limits import Limit
 from marlflow.base.serialization import Tree
 from marlflow.batches.batch import Batch, EstimatedBatch
 from marlflow.learner.distributed.collective import Collective
-from marlflow.learner.gradient_exchange import AgreedLimit, UpdateLimit
+from marlflow.learner.gradient_exchange import AgreedLimit
 from marlflow.learner.minibatches import ShardDivision
 from marlflow.learner.update_job import BatchSummary, UpdateJob, UpdateRequest, UpdateResult, merge_steps
 
@@ -95,7 +96,7 @@ class ReplicaExchange:
         summary = BatchSummary(int(sum(rows)), mean, int(carried), int(dropped), None, int(at_death))
         return _shard_job(request, [int(count) for count in rows], range(rank, rank + 1), summary)
 
-    def ends(self, limit: UpdateLimit) -> bool:
+    def ends(self, limit: Limit) -> bool:
         return self._limit.has_passed(limit)
 
     def all_reduce(self, gradient: Tensor, fraction: float) -> None:
@@ -146,7 +147,7 @@ class AllShardsExchange:
         rows = batch.shards if isinstance(batch, ShardedBatch) else (batch.rows,)
         return _shard_job(request, rows, range(len(rows)), BatchSummary.of(request)._replace(row_ids=None))
 
-    def ends(self, limit: UpdateLimit) -> bool:
+    def ends(self, limit: Limit) -> bool:
         return limit.has_passed()
 
     def all_reduce(self, gradient: Tensor, fraction: float) -> None:

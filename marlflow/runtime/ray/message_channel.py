@@ -1,11 +1,11 @@
-"""Through Ray's key-value store during calls: messages and heartbeats of rollout workers, and the limit of updates.
+"""Through Ray's key-value store during calls: messages and heartbeats of rollout workers, and limits.
 
 The call occupies the worker's actor thread, so a second thread posts messages, at most twice a second, and a heartbeat
 every ten seconds. The driver reports workers that fall silent, for example in C code that holds Python's lock.
 
-A learner's process is busy with the update that is to end, and so takes no call. It asks the store instead, at most
-once a second, between two minibatches, whether the driver has posted that the limit has passed. The driver's clock
-decides, because the clocks of machines differ.
+A process is busy with the update or round that is to end, and so takes no call. It asks the store instead, at most
+once a second, between two minibatches or env steps, whether the driver has posted that the limit has passed. The
+driver's clock decides, because the clocks of machines differ.
 """
 
 from __future__ import annotations
@@ -122,9 +122,9 @@ class Inbox:
 
 @dataclass(slots=True)
 class PostedLimit:
-    """An UpdateLimit in a learner's process, which has passed while there is an entry `key` in the store."""
+    """A Limit in another process, which has passed while there is an entry `key` in the store."""
 
-    key: str = field(default_factory=lambda: f"updates_end.{secrets.token_hex(8)}")
+    key: str = field(default_factory=lambda: f"limit.{secrets.token_hex(8)}")
     _asked_at_s: float = field(default_factory=perf_counter, compare=False)
     _has_passed: bool = False
 

@@ -22,7 +22,7 @@ from marlflow.runtime.stage_chain import run_chain, shard
 from marlflow.sampling.messages import HangMonitor, OutputCapture
 from marlflow.sampling.protocol import EvaluationRequest, FrozenPolicy, Matchup, Request, Worker
 from marlflow.sampling.receipts import MembersSent
-from marlflow.sampling.watchdog import Deadline, Watchdog
+from marlflow.sampling.watchdog import Deadline
 from marlflow.sampling.worker import Referee
 
 _KILL_AFTER_TIMEOUTS = 2
@@ -87,7 +87,7 @@ class RolloutActor(Host):
         self._worker: Any = None
         self._learned: dict[str, Weights] = {}
         timeout_s = spec.step_timeout_s
-        self._watchdog = Watchdog(timeout_s, None if timeout_s is None else _KILL_AFTER_TIMEOUTS * timeout_s)
+        self._watchdog = spec.watchdog(None if timeout_s is None else _KILL_AFTER_TIMEOUTS * timeout_s)
         self._outbox = self._capture = None
         if address is not None:
             self._outbox = Outbox(address, number)

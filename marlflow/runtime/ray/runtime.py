@@ -80,7 +80,7 @@ class RayRuntime:
         self._workers: RayWorkers | None = None
         self._referees: RayWorkers | None = None
         self._inbox: Inbox | None = None
-        self._limit_post = LimitPost()
+        self._update_limit, self._round_limit = LimitPost(), LimitPost()
 
     def machines(self) -> Machines | None:
         # Totals, not free resources: an earlier run returns its resources only after a moment.
@@ -110,9 +110,9 @@ class RayRuntime:
     def _start_actors(
         self, spec: RunSpec, on_fault: Callable[[Fault], None], on_news: Callable[[News], None] | None
     ) -> RunComponents:
-        limit = self._limit_post.limit
+        limit = self._update_limit.limit
         learners = {name: replace(learner, update_limit=limit) for name, learner in spec.learners.items()}
-        spec = replace(spec, learners=learners)
+        spec = replace(spec, learners=learners, round_limit=self._round_limit.limit)
         reservation = reserve(spec)
         self._group = reservation.group
         self._actors = Actors(reservation.options)
@@ -162,7 +162,10 @@ class RayRuntime:
                 worker.end_by(deadline)
 
     def end_updates_at(self, at_s: float) -> None:
-        self._limit_post.end_at(at_s)
+        self._update_limit.end_at(at_s)
+
+    def end_rounds_at(self, at_s: float) -> None:
+        self._round_limit.end_at(at_s)
 
     def _running_workers(self) -> list[RayWorkers]:
         return [workers for workers in (self._workers, self._referees) if workers is not None]
@@ -247,7 +250,8 @@ class RayRuntime:
 
     def close(self) -> None:
         self._keeping = None
-        self._limit_post.close()
+        self._update_limit.close()
+        self._round_limit.close()
         is_lost = self._loss() is not None
         if self._watch is not None:
             self._watch.close()
