@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from gymnasium import spaces as gym
 from pettingzoo import AECEnv
 
@@ -15,7 +17,7 @@ from marlflow.check_env.api import as_note, compare_batched, run_tests
 from marlflow.check_env.findings import Findings
 from marlflow.check_env.outcome import Kind, Masks, Trial
 from marlflow.check_env.play import Played, play
-from marlflow.check_env.reproduce import difference
+from marlflow.check_env.reproduce import difference, difference_if_drawn
 from marlflow.check_env.seats import Seats, seats_of, suitable
 from marlflow.check_env.speed import measure_speed
 from marlflow.check_env.summary import episodes_of, groups_of, unbalanced
@@ -27,6 +29,7 @@ from marlflow.env.batched.single import as_pettingzoo
 from marlflow.env.wrappers.managed_aec import managed_of
 
 BUDGET_S = 60
+_DRAWN = "rgb_array"
 
 
 def check_environment(env: Env, episodes: int = 200, seed: int = 0, budget_s: float = BUDGET_S) -> Trial:
@@ -96,6 +99,8 @@ def _try(env: Env, seats: Seats, episodes: int, seed: int, budget_s: float, find
         return
     progress("the same episodes again")
     if _compare_replay(make_env, seats, seed, findings):
+        if findings.reproducible and any(_is_picture(group.spaces.observation) for group in seats.groups):
+            findings.about_drawing(_drawn_difference(env, make_env, seed))
         progress("its speed")
         try:
             findings.speed = measure_speed(make_env, seats, fits, env.num_envs, seed)
@@ -115,6 +120,27 @@ def _compare_replay(make_env: Callable[[], Any], seats: Seats, seed: int, findin
         return False
     findings.about_reproducing()
     return True
+
+
+def _is_picture(space: gym.Space[Any]) -> bool:
+    return isinstance(space, gym.Box) and len(space.shape) == 3 and space.dtype == np.uint8
+
+
+def _drawn_difference(env: Env, make_env: Callable[[], Any], seed: int) -> str | None:
+    """Return how observations differ when the environment is made with render_mode=rgb_array; None if they do not.
+
+    None, too, if it has a render mode or cannot be made with this one.
+    """
+    made = make_env()
+    modes, mode = (getattr(made, "metadata", None) or {}).get("render_modes") or (), getattr(made, "render_mode", None)
+    made.close()
+    if mode is not None or _DRAWN not in modes:
+        return None
+    maker = environment_maker(replace(env, arguments={**env.arguments, "render_mode": _DRAWN}))
+    try:
+        return difference_if_drawn(make_env, lambda: as_pettingzoo(maker()), seed)
+    except Exception:  # noqa: BLE001  (whatever a factory raises that does not take the argument)
+        return None
 
 
 def _kind(env: Any) -> Kind:

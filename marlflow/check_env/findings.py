@@ -150,6 +150,17 @@ class Findings:
                 "until then no run can be repeated, and a resumed run abandons the episodes that were under way"
             )
 
+    def about_drawing(self, differs: str | None) -> None:
+        """Add a problem if pictures that agents see depend on the render mode."""
+        if differs is not None:
+            self.problems.append(
+                EnvProblem(
+                    "its observations are pictures, and others if it is made with render_mode=rgb_array, which it is "
+                    f"not: {differs}; agents may not see what happens",
+                    "make it so: env.render_mode=rgb_array",
+                )
+            )
+
 
 def _unplayable(seat_group: SeatGroup) -> Iterator[EnvProblem]:
     space = seat_group.spaces.action

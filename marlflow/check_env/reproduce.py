@@ -1,4 +1,4 @@
-"""Checks reproducibility: whether a seed and the same actions give the same episode again.
+"""Checks reproducibility: whether a seed and the same actions give the same episode again, also if it is drawn.
 
 Exact resume needs this: it replays running episodes.
 """
@@ -6,7 +6,8 @@ Exact resume needs this: it replays running episodes.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -35,21 +36,39 @@ class PlayedEpisode(NamedTuple):
 
 def difference(make_env: Callable[[], Any], seed: int) -> str | None:
     """Describe the first difference in replayed episodes; None without one. Raises EnvironmentFailed."""
-    first = open_adapter(make_env())
-    try:
-        deadline = perf_counter() + _RECORD_S
-        recorded = [_play(first, episode_seed(seed, 0, e), Dice(e), deadline) for e in range(_EPISODES)]
+    with _opened(make_env) as first:
+        recorded = _record(first, seed)
         differs = _replay_difference(first, recorded, "played again in the same instance")
         if differs is not None:
             return differs
-    finally:
-        close_within(first.close, first.where())
     # For example, a layout drawn at construction is the same in one instance and differs in another.
-    second = open_adapter(make_env())
-    try:
+    with _opened(make_env) as second:
         return _replay_difference(second, recorded, "played in another instance")
+
+
+def difference_if_drawn(make_env: Callable[[], Any], make_drawn: Callable[[], Any], seed: int) -> str | None:
+    """Describe the first difference between episodes of a reproducible environment and the same, drawn; None without.
+
+    Raises EnvironmentFailed.
+    """
+    with _opened(make_env) as first:
+        recorded = _record(first, seed)
+    with _opened(make_drawn) as drawn:
+        return _replay_difference(drawn, recorded, "drawn")
+
+
+@contextmanager
+def _opened(make_env: Callable[[], Any]) -> Iterator[EnvAdapter]:
+    adapter = open_adapter(make_env())
+    try:
+        yield adapter
     finally:
-        close_within(second.close, second.where())
+        close_within(adapter.close, adapter.where())
+
+
+def _record(adapter: EnvAdapter, seed: int) -> list[PlayedEpisode]:
+    deadline = perf_counter() + _RECORD_S
+    return [_play(adapter, episode_seed(seed, 0, e), Dice(e), deadline) for e in range(_EPISODES)]
 
 
 def _play(adapter: EnvAdapter, seed: int, dice: Dice, deadline: float) -> PlayedEpisode:
