@@ -1,9 +1,11 @@
 """Environments by PettingZoo's ids are those of their modules; wrong ids are explained."""
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pettingzoo
 import pytest
 import yaml
@@ -123,3 +125,28 @@ def test_no_shipped_environment_uses_a_deprecated_module() -> None:
         check=False,
     )
     assert (ran.returncode, ran.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", ["pistonball", "cooperative_pong"])
+def test_pictures_are_observed_once_and_are_those_of_pettingzoo(name: str) -> None:
+    ours = pettingzoo_registry.make(f"butterfly/{name}-v6", render_mode="rgb_array")
+    module = importlib.import_module(f"pettingzoo.butterfly.{name}_v6")
+    theirs = module.parallel_env(render_mode="rgb_array")
+    observed = []
+    raw = ours.unwrapped
+    observe = raw.observe
+    raw.observe = lambda agent: observed.append(agent) or observe(agent)
+    pairs = [env.reset(seed=7) for env in (ours, theirs)]
+    for env_step in range(3):
+        (seen, *rest), (others, *other_rest) = pairs
+        assert rest == other_rest
+        assert seen.keys() == others.keys() == set(ours.agents)
+        assert all(np.array_equal(seen[agent], others[agent]) for agent in seen)
+        for agent in ours.agents:
+            ours.action_space(agent).seed(env_step)
+        actions = {agent: ours.action_space(agent).sample() for agent in ours.agents}
+        observed.clear()
+        pairs = [env.step(actions) for env in (ours, theirs)]
+        assert sorted(observed) == sorted(ours.agents)
+    ours.close()
+    theirs.close()

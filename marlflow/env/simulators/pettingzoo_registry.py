@@ -15,6 +15,8 @@ from typing import Any, Final, Literal
 import pettingzoo
 from pettingzoo import AECEnv, ParallelEnv
 from pettingzoo.env_registry.exceptions import FailedToImport, PettingZooRegistryError
+from pettingzoo.utils import BaseWrapper
+from pettingzoo.utils.conversions import aec_to_parallel_wrapper
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.sentences import meant
@@ -25,6 +27,8 @@ TARGET: Final = "marlflow.env.simulators.pettingzoo_registry.make"
 OWN_ARGUMENTS: Final = ("id", "api")
 _APIS: Final = ("parallel", "aec")
 _EXAMPLE: Final = "butterfly/pistonball-v6"
+# Whose observe() has no side effects.
+_PICTURES: Final = "pettingzoo.butterfly."
 
 
 def make(
@@ -38,9 +42,24 @@ def make(
     spec, form = _find(id, api)
     ignore_known_warnings(_import_path(spec))
     try:
-        return pettingzoo.make(form, spec, **arguments)
+        env = pettingzoo.make(form, spec, **arguments)
     except FailedToImport as error:
         raise ConfigInvalid([_import_problem(spec, error)]) from error
+    if isinstance(env, aec_to_parallel_wrapper) and _import_path(spec).startswith(_PICTURES):
+        env.aec_env = _ObservedOnce(env.aec_env)
+    return env
+
+
+class _ObservedOnce(BaseWrapper[Any, Any, Any]):
+    """An AEC environment whose `last` observes nothing.
+
+    PettingZoo's parallel form calls it for each agent and drops the observation, before it observes all agents. To cut
+    twice as many pictures out of the screen is half of the time of pistonball.
+    """
+
+    def last(self, observe: bool = True) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        turn: tuple[Any, float, bool, bool, dict[str, Any]] = self.env.last(observe=False)
+        return turn
 
 
 def parameters(arguments: Mapping[str, Any]) -> Mapping[str, inspect.Parameter] | None:
