@@ -123,6 +123,7 @@ _ALL = (
     GalleryCase("rware_tiny_2ag_mappo"),
     GalleryCase("smax_3m_ppo"),
     GalleryCase("smax_3m_mappo"),
+    GalleryCase("smax_3m_mappo_gru"),
     GalleryCase("smax_3m_qmix"),
     GalleryCase("smax_3m_qmix_ppo", has_opponents=True),
     GalleryCase("smax_3m_pfsp"),
@@ -149,6 +150,7 @@ WITHOUT_PAGE: Mapping[str, str] = {
     "rware_tiny_2ag_mappo": "has its results in docs/results.md",
     "smax_3m_ppo": "has its results in docs/results.md",
     "smax_3m_mappo": "has its results in docs/results.md",
+    "smax_3m_mappo_gru": "has its results in docs/results.md",
     "smax_3m_qmix": "has its results in docs/results.md",
     "smax_3m_qmix_ppo": "has its results in docs/results.md",
     "smax_3m_pfsp": "has its results in docs/results.md",
@@ -156,6 +158,7 @@ WITHOUT_PAGE: Mapping[str, str] = {
     "pgx_connect_four_pfsp": "three seeds are in docs/results.md",
     "overcooked_cramped_room_ppo": "has its results in docs/results.md",
     "pursuit_ppo": "has its results in docs/results.md",
+    "pistonball_ppo": "has its results in docs/results.md",
     "multiwalker_ppo": "has its results in docs/results.md",
     "vmas_balance_ppo": "needs the extra `vmas`, which is not installed with all others",
 }

@@ -230,7 +230,7 @@ SHIPPED = {
     "mpe": ("jaxmarl mpe2", 16),
     "overcooked": ("jaxmarl", 2),
     "rware": ("rware", 4),
-    "smax": ("jaxmarl", 9),
+    "smax": ("jaxmarl", 12),
 }
 """Suites: the packages of their environments, and the runs with one seed."""
 

@@ -11,6 +11,7 @@ MODULES = {
             "overcooked_cramped_room_ppo",
             "smax_3m_ppo",
             "smax_3m_mappo",
+            "smax_3m_mappo_gru",
             "smax_3m_qmix",
             "smax_3m_qmix_ppo",
             "smax_3m_pfsp",
