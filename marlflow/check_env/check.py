@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from gymnasium import spaces as gym
 from pettingzoo import AECEnv
 
@@ -27,6 +26,7 @@ from marlflow.config.records import played_environment
 from marlflow.env import EnvAdapter
 from marlflow.env.batched.single import as_pettingzoo
 from marlflow.env.wrappers.managed_aec import managed_of
+from marlflow.sampling.watchdog import close_within
 
 BUDGET_S = 60
 _DRAWN = "rgb_array"
@@ -99,8 +99,8 @@ def _try(env: Env, seats: Seats, episodes: int, seed: int, budget_s: float, find
         return
     progress("the same episodes again")
     if _compare_replay(make_env, seats, seed, findings):
-        if findings.reproducible and any(_is_picture(group.spaces.observation) for group in seats.groups):
-            findings.about_drawing(_drawn_difference(env, make_env, seed))
+        if findings.reproducible and any(_has_picture(group.spaces.observation) for group in seats.groups):
+            findings.about_drawing(_drawn_difference(env, make_env, seed, findings.notes))
         progress("its speed")
         try:
             findings.speed = measure_speed(make_env, seats, fits, env.num_envs, seed)
@@ -122,24 +122,31 @@ def _compare_replay(make_env: Callable[[], Any], seats: Seats, seed: int, findin
     return True
 
 
-def _is_picture(space: gym.Space[Any]) -> bool:
-    return isinstance(space, gym.Box) and len(space.shape) == 3 and space.dtype == np.uint8
+def _has_picture(space: gym.Space[Any]) -> bool:
+    if isinstance(space, gym.Dict | gym.Tuple):
+        return any(map(_has_picture, space.values() if isinstance(space, gym.Dict) else space))
+    return isinstance(space, gym.Box) and len(space.shape) >= 2
 
 
-def _drawn_difference(env: Env, make_env: Callable[[], Any], seed: int) -> str | None:
-    """Return how observations differ when the environment is made with render_mode=rgb_array; None if they do not.
+def _drawn_difference(env: Env, make_env: Callable[[], Any], seed: int, notes: list[str]) -> str | None:
+    """Return how episodes differ when the environment is made with render_mode=rgb_array; None if they do not.
 
-    None, too, if it has a render mode or cannot be made with this one.
+    None, too, if it has a render mode, cannot be made with this one, or fails then, of which there is a note.
     """
     made = make_env()
     modes, mode = (getattr(made, "metadata", None) or {}).get("render_modes") or (), getattr(made, "render_mode", None)
-    made.close()
+    close_within(made.close, name := environment_name(env))
     if mode is not None or _DRAWN not in modes:
         return None
     maker = environment_maker(replace(env, arguments={**env.arguments, "render_mode": _DRAWN}))
     try:
-        return difference_if_drawn(make_env, lambda: as_pettingzoo(maker()), seed)
+        close_within(as_pettingzoo(maker()).close, name)
     except Exception:  # noqa: BLE001  (whatever a factory raises that does not take the argument)
+        return None
+    try:
+        return difference_if_drawn(make_env, lambda: as_pettingzoo(maker()), seed)
+    except MarlflowError as error:
+        notes.append(f"with render_mode={_DRAWN} it fails, so whether agents see the same was not compared: {error}")
         return None
 
 

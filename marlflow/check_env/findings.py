@@ -151,12 +151,11 @@ class Findings:
             )
 
     def about_drawing(self, differs: str | None) -> None:
-        """Add a problem if pictures that agents see depend on the render mode."""
+        """Add a problem if pictures that agents see, or else something of an episode, depend on the render mode."""
         if differs is not None:
             self.problems.append(
                 EnvProblem(
-                    "its observations are pictures, and others if it is made with render_mode=rgb_array, which it is "
-                    f"not: {differs}; agents may not see what happens",
+                    f"agents may not see what happens: {differs}",
                     "make it so: env.render_mode=rgb_array",
                 )
             )

@@ -54,7 +54,7 @@ def difference_if_drawn(make_env: Callable[[], Any], make_drawn: Callable[[], An
     with _opened(make_env) as first:
         recorded = _record(first, seed)
     with _opened(make_drawn) as drawn:
-        return _replay_difference(drawn, recorded, "drawn")
+        return _replay_difference(drawn, recorded, "made with render_mode=rgb_array, which it is not")
 
 
 @contextmanager

@@ -70,11 +70,13 @@ class Evaluator(Service):
             for text in self._self_play.check(round.receipts):
                 self._notify(text)
         asked, episodes = self._callbacks.take_evaluation_request(), self._settings.episodes
-        if is_due := episodes > 0 and self._metrics.env_steps >= self._due_env_steps:
-            self._due_env_steps += self._settings.every_env_steps
+        is_due = episodes > 0 and self._metrics.env_steps >= self._due_env_steps
         if asked or is_due:
             episodes = episodes or self._settings.episodes_at_the_end
-            await self._evaluate(episodes, self._share.left_s(self._elapsed_s(), self._played_s))
+            evaluated = await self._evaluate(episodes, self._share.left_s(self._elapsed_s(), self._played_s))
+            # One that was cut, since the run ends, is played when the run is resumed.
+            if is_due and not evaluated.was_cut:
+                self._due_env_steps += self._settings.every_env_steps
 
     def at_end(self) -> None:
         progress = [self._settings.episodes_at_the_end]

@@ -97,7 +97,7 @@ class RunServices:
             checked, parts, metrics, budget, callbacks, self._report, notices.notify, lambda: clock.elapsed_s
         )
         nash_conv = NashConvEvaluator(checked, self._dealer, self.members, parts, metrics)
-        time_limit = TimeLimit(experiment.stop, clock, evaluator, self._runtime)
+        time_limit = TimeLimit(experiment.stop, clock, evaluator, self._runtime, shutdown)
         scheduler = Scheduler(spec, parts, metrics)
         resets = LearnerResets(spec, self._runtime, executor, self.members, scheduler, notices.notify)
         changes = PolicyChanges(spec, self._runtime, executor, scheduler, callbacks, notices.notify)

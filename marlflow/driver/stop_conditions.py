@@ -62,10 +62,12 @@ class RunClock(Service):
 
 
 class TimeLimit(Service):
-    """Passes the limit `stop.time_s` to the rollout workers and learners."""
+    """Passes the limit `stop.time_s` to the rollout workers and learners, and lets updates finish after a signal."""
 
-    def __init__(self, stop: Stop, clock: RunClock, evaluator: Evaluator, runtime: Runtime) -> None:
-        self._stop = stop
+    def __init__(
+        self, stop: Stop, clock: RunClock, evaluator: Evaluator, runtime: Runtime, shutdown: GracefulShutdown
+    ) -> None:
+        self._stop, self._shutdown = stop, shutdown
         self._clock = clock
         self._evaluator = evaluator
         self._runtime = runtime
@@ -88,6 +90,11 @@ class TimeLimit(Service):
         if (ends_s := self.training_ends_s) is not None and self._limit(ends_s):
             self._runtime.end_updates_at(ends_s + updates_finish_s(self._stop))
 
+    async def after_round(self, round: Round) -> None:
+        # The round took the time in which updates were to finish after the signal, or ends by it only now.
+        if self._shutdown.requested:
+            self._runtime.end_updates_at(time.perf_counter() + updates_finish_s(self._stop))
+
     def after_training(self) -> None:
         # The last evaluation may use the grace period.
         if self._stop.time_s is not None:
@@ -103,7 +110,7 @@ class TimeLimit(Service):
 
 
 def updates_finish_s(stop: Stop) -> float:
-    """Return the seconds in which updates may still finish after the end of training, or after a signal.
+    """Return the seconds in which updates may still finish after the end of training, a signal, or the round after it.
 
     Longer updates end between two minibatches, which leaves most of the grace period to the checkpoint.
     """

@@ -191,7 +191,7 @@ def _run(
         def end_soon() -> None:
             now_s = time.perf_counter()
             runtime.end_updates_at(now_s + updates_finish_s(stop))
-            # The other half is for the env step under way, a minibatch, and the checkpoint.
+            # The other half is for the updates of the round, a quarter at most, and for the checkpoint.
             runtime.end_rounds_at(now_s + stop.grace_period_s / 2)
 
         shutdown = GracefulShutdown(stop.grace_period_s, run_console.notice, relay.running, end_soon)

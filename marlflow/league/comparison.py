@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from statistics import NormalDist, median
 from typing import Literal
 
@@ -97,17 +98,24 @@ def is_constant_sum(scores: Sequence[Sequence[float]]) -> bool:
     """Return whether the scores of all sides had the same sum in every game, so that one side gains what others lose.
 
     False if all sides have equal scores in every game, 0 included: a team that shares its rewards has such scores, and
-    no side wins.
+    no side wins. A sum other than 0 counts only if there are at most three different scores, as those of a win, a draw
+    and a loss: foragers who always find all of the food have such a sum, too, and do not play against each other.
 
     >>> is_constant_sum([[1.0, -1.0], [0.0, 0.0]]), is_constant_sum([[1.0, 1.0], [0.0, 0.0]]), is_constant_sum([])
     (True, False, False)
     >>> is_constant_sum([[0.0, 0.0]]), is_constant_sum([[200.0, 200.0]]), is_constant_sum([[1.0, 0.0], [0.5, 0.5]])
     (False, False, True)
+    >>> is_constant_sum([[0.7, 0.3], [0.2, 0.8]]), is_constant_sum([[0.7, -0.7], [-0.2, 0.2]])
+    (False, True)
     """
     sums = [math.fsum(of_sides) for of_sides in scores]
     tolerance = _SUM_TOLERANCE * max(1.0, *(abs(score) for of_sides in scores for score in of_sides), 0.0)
     differ = any(max(of_sides) - min(of_sides) > tolerance for of_sides in scores)
-    return differ and max(sums) - min(sums) <= tolerance
+    if not differ or max(sums) - min(sums) > tolerance:
+        return False
+    ordered = sorted(score for of_sides in scores for score in of_sides)
+    different = 1 + sum(after - before > tolerance for before, after in pairwise(ordered))
+    return abs(sums[0]) <= tolerance or different <= 3
 
 
 def outcome(scores: Sequence[float], side: int) -> Outcome:

@@ -105,3 +105,21 @@ def test_other_names_are_refused(name: str, own_cache: Path) -> None:
     (problem,) = refusals(mf.ConfigInvalid, run_folder, f"gallery:{name}", "a test", "load")
     assert problem.startswith(f"there is no gallery:{name}")
     assert not list(own_cache.iterdir())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_is_loaded_and_acts_in_its_own_environment(name: str) -> None:
+    try:
+        team = mf.load(f"gallery:{name}")
+        env = team.make_env()
+    except mf.ConfigInvalid as error:
+        # Only this is no failure: an extra of marlflow that is not installed here.
+        if "pip install 'marlflow[" not in str(error):
+            raise
+        pytest.skip(str(error))
+    observations, _ = env.reset(seed=team.reset(seed=0))
+    for _ in range(3):
+        actions = {agent: team.act(agent, observation) for agent, observation in observations.items()}
+        assert all(env.action_space(agent).contains(action) for agent, action in actions.items())
+        observations = env.step(actions)[0]
+    env.close()

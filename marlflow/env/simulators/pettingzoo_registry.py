@@ -27,6 +27,8 @@ TARGET: Final = "marlflow.env.simulators.pettingzoo_registry.make"
 OWN_ARGUMENTS: Final = ("id", "api")
 _APIS: Final = ("parallel", "aec")
 _EXAMPLE: Final = "butterfly/pistonball-v6"
+# PettingZoo 1.27 draws into their observations only in a render mode: without one no ball is seen.
+_DRAWN_INTO: Final = ("pistonball", "cooperative_pong")
 # Whose observe() has no side effects.
 _PICTURES: Final = "pettingzoo.butterfly."
 
@@ -41,6 +43,8 @@ def make(
     """
     spec, form = _find(id, api)
     ignore_known_warnings(_import_path(spec))
+    if spec.namespace == "butterfly" and spec.name in _DRAWN_INTO and arguments.get("render_mode") is None:
+        arguments = {**arguments, "render_mode": "rgb_array"}
     try:
         env = pettingzoo.make(form, spec, **arguments)
     except FailedToImport as error:
