@@ -32,6 +32,7 @@ from marlflow.observe.sinks import METRICS, read_metrics
 PAGES: Final = Path("docs/results")
 ALONE: Final = {
     "pursuit_ppo": ("return, sum over eight pursuers", {"": "policies.pursuer.team_return_mean"}),
+    "pistonball_ppo": ("return, sum over twenty pistons", {"": "policies.piston.team_return_mean"}),
     "multiwalker_ppo": ("return, sum over three walkers", {"": "policies.walker.team_return_mean"}),
     "lbf_10x10_3p_3f_ppo_dqn": (
         "return of the group (all food is 50)",

@@ -123,3 +123,8 @@ def test_each_is_loaded_and_acts_in_its_own_environment(name: str) -> None:
         assert all(env.action_space(agent).contains(action) for agent, action in actions.items())
         observations = env.step(actions)[0]
     env.close()
+
+
+def test_the_page_of_results_names_them_all() -> None:
+    page = (Path(__file__).parents[2] / "docs/results.md").read_text(encoding="utf-8")
+    assert [name for name in NAMES if f"`{name}`" not in page.split("## Trained policies")[1].split("\n## ")[0]] == []
