@@ -132,7 +132,7 @@ def test_an_environment_has_the_defaults_of_the_dataclass(path: Path) -> None:
 
 
 # Pixels are drawn only in a render mode.
-NEEDED = dict.fromkeys(("cooperative_pong", "pistonball"), {"render_mode": "rgb_array"})
+NEEDED = {name: {"render_mode": "rgb_array"} for name in ("cooperative_pong", "pistonball")}
 # Factories that pass all on, and what says what they take.
 TAKEN_BY = {
     "butterfly/cooperative_pong-v6": "pettingzoo.butterfly.cooperative_pong.cooperative_pong.CooperativePong",
