@@ -9,6 +9,7 @@ import pytest
 
 import marlflow as mf
 from marlflow.config.imported_policies import source_policy
+from marlflow.env.batched.single import as_pettingzoo
 from marlflow.runs import saved_runs
 from marlflow.runs.saved_runs import run_folder
 from tests.sentences import refusals
@@ -111,17 +112,20 @@ def test_other_names_are_refused(name: str, own_cache: Path) -> None:
 def test_each_is_loaded_and_acts_in_its_own_environment(name: str) -> None:
     try:
         team = mf.load(f"gallery:{name}")
-        env = team.make_env()
+        env = as_pettingzoo(team.make_env())
     except mf.ConfigInvalid as error:
         # Only this is no failure: an extra of marlflow that is not installed here.
         if "pip install 'marlflow[" not in str(error):
             raise
         pytest.skip(str(error))
-    observations, _ = env.reset(seed=team.reset(seed=0))
-    for _ in range(3):
-        actions = {agent: team.act(agent, observation) for agent, observation in observations.items()}
-        assert all(env.action_space(agent).contains(action) for agent, action in actions.items())
-        observations = env.step(actions)[0]
+    first = env.reset(seed=team.reset(seed=0))
+    if first is None:  # AEC
+        observation, _, _, _, info = env.last()
+        first = {env.agent_selection: observation}, {env.agent_selection: info}
+    observations, infos = first
+    actions = {agent: team.act(agent, observations[agent], infos[agent]) for agent in observations}
+    assert all(env.action_space(agent).contains(action) for agent, action in actions.items())
+    assert actions
     env.close()
 
 
