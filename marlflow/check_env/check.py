@@ -25,6 +25,7 @@ from marlflow.config.experiment import Env
 from marlflow.config.records import played_environment
 from marlflow.env import EnvAdapter
 from marlflow.env.batched.single import as_pettingzoo
+from marlflow.env.make import render_modes
 from marlflow.env.wrappers.managed_aec import managed_of
 from marlflow.sampling.watchdog import close_within
 
@@ -134,9 +135,9 @@ def _drawn_difference(env: Env, make_env: Callable[[], Any], seed: int, notes: l
     None, too, if it has a render mode, cannot be made with this one, or fails then, of which there is a note.
     """
     made = make_env()
-    modes, mode = (getattr(made, "metadata", None) or {}).get("render_modes") or (), getattr(made, "render_mode", None)
+    modes, mode = render_modes(made), getattr(made, "render_mode", None)
     close_within(made.close, name := environment_name(env))
-    if mode is not None or _DRAWN not in modes:
+    if mode is not None or _DRAWN not in (modes or ()):
         return None
     maker = environment_maker(replace(env, arguments={**env.arguments, "render_mode": _DRAWN}))
     try:

@@ -144,6 +144,12 @@ def wrapped(env: Any, wrappers: Sequence[Callable[[Any], Any]], name: str) -> An
     return env
 
 
+def render_modes(env: Any) -> Sequence[str] | None:
+    """Return the render modes that the environment's metadata declare; None if they do not say."""
+    modes = (getattr(env, "metadata", None) or {}).get("render_modes")
+    return None if modes is None else [str(mode) for mode in modes]
+
+
 def _mask_hint(env: Any, reason: str) -> str:
     # Some Dict observations are only Dicts for their action mask.
     spaces: list[Any] = [env.observation_space(agent) for agent in getattr(env, "possible_agents", ())]

@@ -14,6 +14,7 @@ from marlflow.base.errors import ConfigInvalid, MarlflowError
 from marlflow.base.progress import progress
 from marlflow.base.spaces import Spaces
 from marlflow.env.adapter import StepResult
+from marlflow.env.make import render_modes
 from marlflow.trained.boards import Board, board_of, innermost
 from marlflow.trained.games import Decision, Episode, Stopped, Watcher
 from marlflow.trained.person_rows import EpisodeRows, PersonDataset
@@ -35,12 +36,6 @@ class Shown:
 
     view: Literal["window", "terminal"] | None
     render_mode: str | None
-
-
-def render_modes(env: Any) -> Sequence[str] | None:
-    """Return the render modes that the environment's metadata declare; None if they do not say."""
-    modes = (getattr(env, "metadata", None) or {}).get("render_modes")
-    return None if modes is None else [str(mode) for mode in modes]
 
 
 def frames_per_second(env: Any) -> float:

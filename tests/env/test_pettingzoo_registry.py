@@ -15,6 +15,7 @@ import marlflow as mf
 from marlflow import conf
 from marlflow.config.environment import environment_identity, environment_name
 from marlflow.env import make_environment
+from marlflow.env.games.cartpole_team import CartPoleTeam
 from marlflow.env.make import import_factory
 from marlflow.env.simulators import pettingzoo_registry
 from tests.config.composition import experiment_of, ready_of
@@ -125,6 +126,20 @@ def test_no_shipped_environment_uses_a_deprecated_module() -> None:
         check=False,
     )
     assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_only_pettingzoos_own_pistonball_is_given_a_render_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def parallel_env(**arguments: object) -> CartPoleTeam:
+        made.append(arguments)
+        return CartPoleTeam()
+
+    monkeypatch.setitem(pettingzoo.parallel_registry, "butterfly/pistonball-v99", None)
+    monkeypatch.delitem(pettingzoo.parallel_registry, "butterfly/pistonball-v99")
+    pettingzoo.register("parallel", "butterfly/pistonball-v99", entry_point=parallel_env)
+    pettingzoo_registry.make("butterfly/pistonball-v99")
+    assert made == [{}]
 
 
 @pytest.mark.parametrize("name", ["pistonball", "cooperative_pong"])

@@ -27,7 +27,7 @@ TARGET: Final = "marlflow.env.simulators.pettingzoo_registry.make"
 OWN_ARGUMENTS: Final = ("id", "api")
 _APIS: Final = ("parallel", "aec")
 _EXAMPLE: Final = "butterfly/pistonball-v6"
-# PettingZoo 1.27 draws into their observations only in a render mode: without one no ball is seen.
+# PettingZoo 1.27 draws into their observations only in a render mode.
 _DRAWN_INTO: Final = ("pistonball", "cooperative_pong")
 # Whose observe() has no side effects.
 _PICTURES: Final = "pettingzoo.butterfly."
@@ -39,23 +39,25 @@ def make(
     """Make the registered environment `id` with its `arguments`; an id without a version means the newest one.
 
     `api` None is `parallel` if the environment has this form, else `aec`. Raises ConfigInvalid if there is no such
-    environment, or if a package that it needs is not installed.
+    environment, or if a package that it needs is not installed. PettingZoo's pistonball and cooperative pong, whose
+    agents see no ball without a render mode, have `rgb_array` unless another is given.
     """
     spec, form = _find(id, api)
     ignore_known_warnings(_import_path(spec))
-    if spec.namespace == "butterfly" and spec.name in _DRAWN_INTO and arguments.get("render_mode") is None:
+    has_pictures = _import_path(spec).startswith(_PICTURES)
+    if has_pictures and spec.name in _DRAWN_INTO and arguments.get("render_mode") is None:
         arguments = {**arguments, "render_mode": "rgb_array"}
     try:
         env = pettingzoo.make(form, spec, **arguments)
     except FailedToImport as error:
         raise ConfigInvalid([_import_problem(spec, error)]) from error
-    if isinstance(env, aec_to_parallel_wrapper) and _import_path(spec).startswith(_PICTURES):
+    if has_pictures and isinstance(env, aec_to_parallel_wrapper):
         env.aec_env = _ObservedOnce(env.aec_env)
     return env
 
 
 class _ObservedOnce(BaseWrapper[Any, Any, Any]):
-    """An AEC environment whose `last` observes nothing.
+    """An AEC environment whose `last` gives no observation.
 
     PettingZoo's parallel form calls it for each agent and drops the observation, before it observes all agents. To cut
     twice as many pictures out of the screen is half of the time of pistonball.
