@@ -259,6 +259,9 @@ class LeagueMatchmaker(Matchmaker):
 
     def observe_matches(self, evaluated: Evaluated) -> None:
         self.matches.observe(evaluated)
+        if evaluated.was_cut:
+            # The resumed run plays matches that the end of the run cut; a meta-game asks for its own missing games.
+            self._next_matches_at = self._env_steps
         # A meta-game is between the members that are dealt, so these members stay until it is solved.
         if not self._mode.has_meta_game:
             self._choose_dealt()

@@ -281,6 +281,24 @@ def test_a_league_plays_matches_every_so_many_env_steps() -> None:
     assert list(training) == [("main", "main@1")], "matches are not training games"
 
 
+def test_matches_that_the_end_of_a_run_cut_are_played_by_the_resumed_run() -> None:
+    rules = mf.MatchRules(every_env_steps=100, games=12, pairs="live")
+    matchmaker, resumed = matchmaker_of(rules), matchmaker_of(rules)
+    train(matchmaker, 100)
+    cut, workers = Playing(cut_after=0), Playing()
+    asyncio.run(play_matches(matchmaker, cut, {}))
+    assert len(cut.calls) == 1 and not matchmaker.matches.payoffs.cells
+    resumed.load_state(from_bytes(to_bytes(matchmaker.state())))
+    rounds = []
+    for _ in range(3):
+        asyncio.run(play_matches(resumed, workers, {}))
+        rounds.append(len(workers.calls))
+        train(resumed, 50)
+    assert rounds == [1, 1, 2], "at once, and then as often as before"
+    assert {len(games) for games in workers.calls} == {len(cut.calls[0])}
+    assert not set(cut.calls[0]) & set(workers.calls[0]), "no game has the seeds of one that was cut"
+
+
 def test_the_best_snapshots_are_chosen_again_after_matches() -> None:
     agents, rules = ["player_0", "player_1"], mf.SnapshotRules(every_agent_steps=100)
     members = Members(PAIR, {"main": agents, "random": agents}, ["main"], best=1)
