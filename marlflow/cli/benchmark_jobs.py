@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from marlflow.base.errors import ConfigInvalid, MarlflowError
 from marlflow.base.sentences import shortened
+from marlflow.base.signals import handled
 from marlflow.cli.benchmark_runs import BenchmarkRun
 from marlflow.cli.failures import failure
 from marlflow.driver.graceful_shutdown import REASON_OF, REASONS, HungUp, Terminated
@@ -116,16 +117,8 @@ def _signals_raised() -> Iterator[None]:
     def end(number: int, _frame: FrameType | None) -> NoReturn:
         raise REASONS[REASON_OF[signal.Signals(number)]]
 
-    before = {number: signal.getsignal(number) for number in REASON_OF}
-    for number, handler in before.items():
-        # SIGHUP is ignored under nohup, and has to stay so.
-        if handler != signal.SIG_IGN:
-            signal.signal(number, end)
-    try:
+    with handled(end):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from marlflow.base.errors import ConfigInvalid, InvalidInput, MarlflowError
+from marlflow.base.signals import handled
 from marlflow.cli.failures import failure
 from marlflow.cli.job import outcome, recorded
 from marlflow.cli.sweep_records import JobRecord, read_records
@@ -171,28 +172,27 @@ def finished_on_signal(records: Path) -> Iterator[None]:
         has_come = True
         (records / STOP).touch()
         print("the running jobs finish their round; interrupt again to stop at once", file=sys.stderr)
-        for pid in _running(
-            records
-        ):  # processes of the same terminal have received SIGINT already, and a second one adds nothing
+        # Processes of the same terminal have received SIGINT already, and a second signal adds nothing.
+        for pid in _running(records):
             os.kill(pid, signal.SIGTERM)
         while _running(records):
             time.sleep(_POLL_S)
         raise reason
 
-    before = {number: signal.signal(number, end) for number in REASON_OF}
     released = threading.Event()
     # SIGINT is blocked in the processes that this thread starts, or one that waits for a job would end on Ctrl-C and
     # take all others with it. Another thread receives it for this process.
     receiver = threading.Thread(target=released.wait, name="marlflow-interrupt", daemon=True)
-    receiver.start()
-    unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        yield
+        with handled(end):
+            receiver.start()
+            unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                yield
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
+                released.set()
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
-        released.set()
-        for number, handler in before.items():
-            signal.signal(number, handler)
         _end_processes()
 
 

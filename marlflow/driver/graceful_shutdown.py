@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any
 
 from marlflow.base.errors import MarlflowError
+from marlflow.base.signals import ENDING, handled
 
 
 class Terminated(KeyboardInterrupt):
@@ -24,11 +25,7 @@ class HungUp(KeyboardInterrupt):
     """SIGHUP ended the run: its terminal was closed."""
 
 
-_HANGUP: signal.Signals | None = getattr(signal, "SIGHUP", None)
-"""None on Windows, where no terminal sends it."""
-REASON_OF = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"} | (
-    {} if _HANGUP is None else {_HANGUP: "hung up"}
-)
+REASON_OF = dict(zip(ENDING, ("interrupted", "terminated", "hung up"), strict=False))
 """The `stopped_by` of a run that a signal ended, by the signal."""
 REASONS: Mapping[str, type[KeyboardInterrupt]] = {
     "interrupted": KeyboardInterrupt,
@@ -60,7 +57,8 @@ class GracefulShutdown:
         self._explain = explain
         self._requested_event = threading.Event()
         self._finished_event = threading.Event()
-        self._signals = list(REASON_OF)
+        # Installs the handlers again.
+        self._listen: Callable[[], None] = lambda: None
         self._is_running = False
         self._is_listening = False
         self.requested: str | None = None
@@ -75,25 +73,24 @@ class GracefulShutdown:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.getsignal(number) for number in REASON_OF}
-        # Under nohup SIGHUP is ignored and must stay so.
-        self._signals = [number for number in REASON_OF if number != _HANGUP or before[number] != signal.SIG_IGN]
         # Started before any signal: the handler may interrupt code that holds a lock which starting a thread needs.
         watcher = threading.Thread(target=self._enforce_grace_period, name="marlflow-grace", daemon=True)
         watcher.start()
-        self._listen()
-        self._is_listening = True
         hook_before = sys.unraisablehook
-        sys.unraisablehook = functools.partial(_ignore_dropped_interrupts, hook_before)
         try:
-            yield
+            with handled(self._on_signal) as self._listen:
+                self._is_listening = True
+                sys.unraisablehook = functools.partial(_ignore_dropped_interrupts, hook_before)
+                try:
+                    yield
+                finally:
+                    self._is_listening = False
+                    sys.unraisablehook = hook_before
+                    self._finished_event.set()
         finally:
-            self._is_listening = False
-            sys.unraisablehook = hook_before
+            # Again, because a signal may have raised before.
             self._finished_event.set()
             self._requested_event.set()
-            for number, handler in before.items():
-                signal.signal(number, signal.SIG_DFL if handler is None else handler)
             watcher.join()
 
     def fail(self, failure: MarlflowError) -> None:
@@ -114,10 +111,6 @@ class GracefulShutdown:
         # The handler raised it already, but perhaps inside a callback or destructor, where Python drops exceptions.
         if self.requested is not None:
             raise REASONS[self.requested]
-
-    def _listen(self) -> None:
-        for number in self._signals:
-            signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         if self.failure is not None:

@@ -22,6 +22,7 @@ import ray
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler
 
+from marlflow.base.signals import handled
 from marlflow.runtime.ray.local_ray import start_local
 from marlflow.runtime.ray.private_api import without_signal_handlers
 
@@ -173,10 +174,9 @@ def _stopped_by_signals() -> Iterator[list[int]]:
         os.kill(os.getpid(), signal.SIGUSR1)  # Tune's, which stops trials
 
     logging.getLogger("ray.tune").setLevel(logging.ERROR)
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     user_signal = signal.getsignal(signal.SIGUSR1)
     try:
-        yield came
+        with handled(stop):
+            yield came
     finally:
-        for number, handler in {**before, signal.SIGUSR1: user_signal}.items():
-            signal.signal(number, handler)
+        signal.signal(signal.SIGUSR1, signal.SIG_DFL if user_signal is None else user_signal)
