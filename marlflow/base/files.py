@@ -92,11 +92,17 @@ def _key() -> bytes | None:
         # Linked once complete, because another process may be making one too.
         draft = path.with_name(f"key.{secrets.token_hex(8)}")
         if not path.exists():
-            with open(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
-                file.write(secrets.token_bytes(_KEY_BYTES))
-            with suppress(FileExistsError):
-                os.link(draft, path)
-            draft.unlink()
+            try:
+                with open(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+                    file.write(secrets.token_bytes(_KEY_BYTES))
+                try:
+                    os.link(draft, path)
+                except FileExistsError:
+                    pass
+                except OSError:  # this file system has no hard links
+                    os.rename(draft, path)
+            finally:
+                draft.unlink(missing_ok=True)
         if len(key := path.read_bytes()) == _KEY_BYTES:
             return key
     return None
