@@ -37,7 +37,7 @@ FOLDERS: Final = (".hydra", "evaluations", "exports", "films", "league", "record
 OUTER: Final = ("checkpoints", "wandb", ".submitit", ".tune", ".jobs")
 """Folders that are checked themselves: a checkpoint is read without following links, others write the rest."""
 # A file is written under such a name first. Files of TensorBoard and of a sweep's jobs may have any ending.
-_WRITTEN_ASIDE = re.compile(r"\.?(?P<name>.*?)\.part(ial)?")
+_WRITTEN_ASIDE = re.compile(r"\.(?P<name>.*)\.part")
 _MOST_NAMED = 4
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -42,6 +42,21 @@ def enumerated(names: Collection[str], most: int = _MOST_NAMED) -> str:
     """
     more = len(names) - most
     return ", ".join(islice(names, most)) + (f" and {more:,} more" if more > 0 else "")
+
+
+def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> Iterator[str]:
+    """Yield the lines of a table, whose columns in `right`, counted from 0, are aligned at the right.
+
+    >>> list(aligned([["name", "games"], ["main", "20"]], right=[1]))
+    ['name  games', 'main     20']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (
+            cell.rjust(width) if number in right else cell.ljust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        yield "  ".join(cells).rstrip()
 
 
 def numbered(problems: Collection[str], heading: str) -> str:

@@ -6,10 +6,14 @@ import csv
 import json
 import math
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+from marlflow.base.files import replacing
+from marlflow.base.sentences import aligned
 
 if TYPE_CHECKING:
     from marlflow.driver.train import Result
@@ -57,13 +61,9 @@ class JobRecord:
 
     def write(self, folder: Path) -> None:
         """Write the record, if the command still waits for it."""
-        partial = folder / f"{self.number}.partial"
-        try:
-            partial.write_text(json.dumps(asdict(self)), encoding="utf-8")
-            partial.replace(folder / f"{self.number}.json")
-        except FileNotFoundError:
-            # The command was interrupted and has removed the folder; the run's own files have everything.
-            return
+        # Without the folder the command was interrupted; the run's own files have everything.
+        with suppress(FileNotFoundError), replacing(folder / f"{self.number}.json") as path:
+            path.write_text(json.dumps(asdict(self)), encoding="utf-8")
 
 
 def read_records(folder: Path) -> list[JobRecord]:
@@ -103,7 +103,7 @@ def table(records: Sequence[JobRecord]) -> str:
         cells = ["" if (value := values.get(name)) is None else f"{value:,.2f}" for name in columns]
         ended_by = record.ended_by or "lost"
         rows.append([str(record.number), " ".join(record.settings), *cells, ended_by, os.path.relpath(record.folder)])
-    return "\n".join(_aligned(rows, right=range(2, 2 + len(columns))))
+    return "\n".join(aligned(rows, right=range(2, 2 + len(columns))))
 
 
 def write_csv(records: Sequence[JobRecord], folder: Path) -> None:
@@ -117,12 +117,10 @@ def write_csv(records: Sequence[JobRecord], folder: Path) -> None:
     earlier = [row for row in _read(path) if row.get("folder") not in taken]
     names = list(dict.fromkeys(name for row in [*earlier, *rows] for name in row))
     middle = [name for name in names if name not in (*_FIRST, *_LAST)]
-    partial = path.with_name(f"{FILE}.partial")
-    with partial.open("w", encoding="utf-8", newline="") as file:
+    with replacing(path) as aside, aside.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, [*_FIRST, *middle, *_LAST], restval="")
         writer.writeheader()
         writer.writerows([*earlier, *rows])
-    partial.replace(path)
 
 
 def _row(record: JobRecord, folder: Path) -> dict[str, str]:
@@ -144,13 +142,3 @@ def _read(path: Path) -> list[dict[str, str]]:
         return []
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
-
-
-def _aligned(rows: Sequence[Sequence[str]], right: Collection[int]) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (
-            cell.rjust(width) if number in right else cell.ljust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        yield "  ".join(cells).rstrip()

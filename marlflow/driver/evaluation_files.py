@@ -14,6 +14,7 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.base.files import write_new
 from marlflow.base.links import check_links
 from marlflow.base.return_units import Units
+from marlflow.base.sentences import aligned
 from marlflow.config.target_nodes import ENV_KEYS, TARGET
 from marlflow.league.comparison import (
     CONFIDENCE,
@@ -48,7 +49,7 @@ def as_tables(evaluations: Mapping[str, EvaluationResult], units: Units = "mean"
         if of_runs:
             rows = list(table(of_runs, units))
             # One run needs no column with its name.
-            parts.append("\n".join(_aligned([row[1:] for row in rows] if len(evaluations) == 1 else rows)))
+            parts.append("\n".join(aligned([row[1:] for row in rows] if len(evaluations) == 1 else rows)))
     notes = [
         note for run, one in evaluations.items() for note in _notes(one, f"{run}: " if len(evaluations) > 1 else "")
     ]
@@ -112,12 +113,6 @@ def _with_interval(estimate: Estimate) -> str:
     if estimate.low is None or estimate.high is None:
         return f"{estimate.value:.2f}"
     return f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 _DRAWS = "; mode=as_learned draws actions from what was learned, where that is a distribution"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from marlflow.base.errors import ActorLost, SnapshotLost
+from marlflow.base.files import replacing
 from marlflow.base.links import check_links
 from marlflow.base.serialization import from_bytes
 from marlflow.batches.items import Weights
@@ -105,12 +106,11 @@ class StoredMembers(FrozenStore):
             log.warning("%s has no file: %s", entry, error)
             return 0
         path = self.file(entry)
-        partial = path.with_suffix(".partial")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             # Replaced, never overwritten: a checkpoint may share the file that was here.
-            partial.write_bytes(content)
-            partial.replace(path)
+            with replacing(path) as aside:
+                aside.write_bytes(content)
         except OSError as error:
             if not self._has_warned:
                 log.warning("%s could not be written: %s; parameters stay in memory", path, error)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from marlflow.base.arrays import Array
+from marlflow.base.sentences import aligned
 from marlflow.league.alpharank import MOST_PROFILES, alpharank, marginals
 from marlflow.league.game_statistics import NO_WINNER
 from marlflow.league.members import Members
@@ -350,16 +351,8 @@ def standings_text(shown: Standings, algorithms: Mapping[str, str] | None = None
         numbers = [_UNKNOWN if share is None else f"{share:.2f}" for share in shares]
         rating = _rating(row.rating, shown.is_relative)
         rows.append([str(place), row.member, *algorithm, rating, f"{row.games:,}", *numbers, row.since])
-    texts = {1, 2, len(titles) - 1} if named else {1, len(titles) - 1}
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(
-            cell.ljust(width) if at in texts else cell.rjust(width)
-            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
-    return "\n".join(map(_printable, [*lines, *shown.notes]))
+    numbers_at = {0, *range(3 if named else 2, len(titles) - 1)}
+    return "\n".join(map(_printable, [*aligned(rows, right=numbers_at), *shown.notes]))
 
 
 def _rating(rating: Rating | None, is_relative: bool) -> str:

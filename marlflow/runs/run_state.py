@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 from filelock import FileLock, Timeout
 
 from marlflow.base.errors import MarlflowError, StageFailed, UserCodeFailed
+from marlflow.base.files import replacing
 
 log = logging.getLogger("marlflow")
 
@@ -53,14 +54,11 @@ def write_state(run_dir: Path, name: StateName, reason: str = "") -> None:
     with suppress(OSError):
         (run_dir / STOP).unlink()
     values = {"format": _FORMAT, "state": name, "reason": reason, "since_s": time.time()}
-    partial = run_dir / f"{STATE}.partial"
     try:
-        partial.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
-        partial.replace(run_dir / STATE)
+        with replacing(run_dir / STATE) as path:
+            path.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
     except OSError as error:
         log.info("%s cannot be written: %s", run_dir / STATE, error)
-        with suppress(OSError):
-            partial.unlink()
 
 
 def request_stop(run_dir: Path) -> None:

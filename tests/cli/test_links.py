@@ -42,7 +42,7 @@ LINKS = (
     "record/manifest.json",
     "evaluations/1.json",
     "events.out.tfevents.1.host",
-    "state.json.partial",
+    ".state.json.part",
     ".matrix.csv.part",
     ".learning_curves.png.part",
     ".jobs-1",
