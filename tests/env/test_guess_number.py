@@ -8,7 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from marlflow.env.games.guess_number import RIGHT, TOO_HIGH, TOO_LOW, best_return, parallel_env
+from marlflow.env.games.guess_number import RIGHT, TOO_HIGH, TOO_LOW, parallel_env
+
+
+def best_return(numbers: int, guesses: int) -> float:
+    """Return the best expected return of a game of these many numbers and guesses, by dynamic programming."""
+    # Entry n: the least expected number of wrong guesses, times n, if n numbers are possible.
+    cost = [0.0] * (numbers + 1)
+    for _ in range(guesses):
+        cost = [
+            min((cost[low] + cost[n - 1 - low] + n - 1 for low in range(n)), default=0.0) for n in range(numbers + 1)
+        ]
+    return -cost[numbers] / numbers
 
 
 def tokens_of(number: int, letters: int, length: int) -> list[int]:

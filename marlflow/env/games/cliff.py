@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from pettingzoo import AECEnv, ParallelEnv
+from pettingzoo import AECEnv
 from pettingzoo.utils.conversions import parallel_to_aec
 
 from marlflow.base.arrays import Array
+from marlflow.env.games.alike_agents import AlikeAgents
 
 ROWS, COLUMNS = 4, 12
 START, GOAL = (ROWS - 1, 0), (ROWS - 1, COLUMNS - 1)
@@ -18,7 +19,7 @@ FALL = -100.0
 MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))
 
 
-class CliffWalks(ParallelEnv[str, Any, Any]):
+class CliffWalks(AlikeAgents):
     """Each agent walks along the edge of a cliff of its own, from one end of the lowest row to the other.
 
     Sutton and Barto, Reinforcement Learning, 2nd edition, example 6.6: each env step is worth -1; a step into the
@@ -28,24 +29,14 @@ class CliffWalks(ParallelEnv[str, Any, Any]):
     """
 
     metadata = {"name": "cliff", "render_modes": []}  # noqa: RUF012  (PettingZoo's own way)
-    # Conversions to AEC warn without it.
-    render_mode = None
 
     def __init__(self, num_agents: int = 2, max_cycles: int = 100) -> None:
         if num_agents < 1 or max_cycles < 1:
             raise ValueError(f"num_agents and max_cycles must be at least 1, not {num_agents} and {max_cycles}")
-        self.possible_agents = [f"walker_{number}" for number in range(num_agents)]
-        self.agents: list[str] = []
+        agents = [f"walker_{number}" for number in range(num_agents)]
+        super().__init__(agents, spaces.Discrete(ROWS * COLUMNS), spaces.Discrete(len(MOVES)))
         self._max_cycles, self._t = max_cycles, 0
-        self._observation_space = spaces.Discrete(ROWS * COLUMNS)
-        self._action_space = spaces.Discrete(len(MOVES))
         self._cells: dict[str, tuple[int, int]] = {}
-
-    def observation_space(self, agent: str) -> Any:
-        return self._observation_space
-
-    def action_space(self, agent: str) -> Any:
-        return self._action_space
 
     def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
         self.agents, self._t = list(self.possible_agents), 0

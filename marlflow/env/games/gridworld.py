@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from pettingzoo import AECEnv, ParallelEnv
+from pettingzoo import AECEnv
 from pettingzoo.utils.conversions import parallel_to_aec
+
+from marlflow.env.games.alike_agents import AlikeAgents
 
 # Right, up, left, down, stay.
 MOVES = ((0, 1), (-1, 0), (0, -1), (1, 0), (0, 0))
@@ -29,7 +31,7 @@ GRID = (
 LAYOUTS: Mapping[str, Sequence[str]] = {"corridor": CORRIDOR, "grid": GRID}
 
 
-class SlipperyGrid(ParallelEnv[str, Any, Any]):
+class SlipperyGrid(AlikeAgents):
     """Agents walk on grids of their own, whose cells have labels: goal1, goal2, unsafe.
 
     With probability `slip`, a random action is taken instead, as in LCRL (Hasanbeig et al., 2022, arXiv:2209.10341).
@@ -39,8 +41,6 @@ class SlipperyGrid(ParallelEnv[str, Any, Any]):
     """
 
     metadata = {"name": "gridworld", "render_modes": []}  # noqa: RUF012  (PettingZoo's own way)
-    # Conversions to AEC warn without it.
-    render_mode = None
 
     def __init__(self, layout: str = "grid", slip: float = 0.15, max_cycles: int = 100, num_agents: int = 1) -> None:
         if layout not in LAYOUTS:
@@ -48,19 +48,12 @@ class SlipperyGrid(ParallelEnv[str, Any, Any]):
         if not 0.0 <= slip <= 1.0 or max_cycles < 1 or num_agents < 1:
             raise ValueError(f"slip={slip} must be from 0 to 1, max_cycles={max_cycles} and num_agents at least 1")
         self.rows = LAYOUTS[layout]
-        self.possible_agents = [f"walker_{number}" for number in range(num_agents)]
-        self.agents: list[str] = []
+        agents = [f"walker_{number}" for number in range(num_agents)]
+        cells = spaces.Discrete(len(self.rows) * len(self.rows[0]))
+        super().__init__(agents, cells, spaces.Discrete(len(MOVES)))
         self._slip, self._max_cycles, self._t = slip, max_cycles, 0
-        self._observation_space = spaces.Discrete(len(self.rows) * len(self.rows[0]))
-        self._action_space = spaces.Discrete(len(MOVES))
         self._random = np.random.default_rng()
         self._cells: dict[str, tuple[int, int]] = {}
-
-    def observation_space(self, agent: str) -> Any:
-        return self._observation_space
-
-    def action_space(self, agent: str) -> Any:
-        return self._action_space
 
     def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
         if seed is not None:

@@ -6,14 +6,16 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from pettingzoo import AECEnv, ParallelEnv
+from pettingzoo import AECEnv
 from pettingzoo.utils.conversions import parallel_to_aec
+
+from marlflow.env.games.alike_agents import AlikeAgents
 
 SILENT, TOO_HIGH, TOO_LOW, RIGHT = range(4)
 """Replies: none yet, or what the last guess was."""
 
 
-class GuessNumber(ParallelEnv[str, Any, Any]):
+class GuessNumber(AlikeAgents):
     """Each agent guesses a number of its own, which is one of `letters` ** `length`, all as likely.
 
     An utterance is a guess: its letters, most significant first, one per env step. With `may_stop`, the action
@@ -26,8 +28,6 @@ class GuessNumber(ParallelEnv[str, Any, Any]):
     """
 
     metadata = {"name": "guess_number", "render_modes": []}  # noqa: RUF012  (PettingZoo's own way)
-    # Conversions to AEC warn without it.
-    render_mode = None
 
     def __init__(
         self, num_agents: int = 1, letters: int = 2, length: int = 3, guesses: int = 4, may_stop: bool = False
@@ -37,27 +37,19 @@ class GuessNumber(ParallelEnv[str, Any, Any]):
                 f"num_agents={num_agents}, length={length} and guesses={guesses} must be at least 1, and "
                 f"letters={letters} at least 2"
             )
-        self.possible_agents = [f"guesser_{number}" for number in range(num_agents)]
-        self.agents: list[str] = []
-        self._letters, self._length, self._guesses, self._may_stop = letters, length, guesses, may_stop
+        self._letters, self._length, self._guesses = letters, length, guesses
         tokens = letters + may_stop
-        self._action_space = spaces.Discrete(tokens)
-        self._observation_space = spaces.Dict(
+        seen = spaces.Dict(
             {
                 "conversation": spaces.MultiDiscrete(([tokens + 1] * length + [4]) * guesses),
                 "utterance": spaces.MultiDiscrete([tokens + 1] * length),
             }
         )
+        super().__init__([f"guesser_{number}" for number in range(num_agents)], seen, spaces.Discrete(tokens))
         self._random = np.random.default_rng()
         self._secrets: dict[str, int] = {}
         self._said: dict[str, list[int]] = {}
         self._told: dict[str, list[int]] = {}
-
-    def observation_space(self, agent: str) -> Any:
-        return self._observation_space
-
-    def action_space(self, agent: str) -> Any:
-        return self._action_space
 
     def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
         if seed is not None:
@@ -108,17 +100,6 @@ class GuessNumber(ParallelEnv[str, Any, Any]):
             utterance = np.array(self._shown(self._said[agent]), np.int64)
             observations[agent] = {"conversation": conversation, "utterance": utterance}
         return observations
-
-
-def best_return(numbers: int, guesses: int) -> float:
-    """Return the best expected return of a game of these many numbers and guesses, by dynamic programming."""
-    # Entry n: the least expected number of wrong guesses, times n, if n numbers are possible.
-    cost = [0.0] * (numbers + 1)
-    for _ in range(guesses):
-        cost = [
-            min((cost[low] + cost[n - 1 - low] + n - 1 for low in range(n)), default=0.0) for n in range(numbers + 1)
-        ]
-    return -cost[numbers] / numbers
 
 
 def parallel_env(

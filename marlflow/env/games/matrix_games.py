@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from pettingzoo import AECEnv, ParallelEnv
+from pettingzoo import AECEnv
 from pettingzoo.utils.conversions import parallel_to_aec
 
 from marlflow.base.arrays import Array
 from marlflow.base.sentences import meant
+from marlflow.env.games.alike_agents import AlikeAgents
 
 _AGENTS = ("agent_0", "agent_1")
 _TEAM = "team"
@@ -35,7 +36,7 @@ def _games(penalty: float) -> dict[str, Payoffs]:
     }
 
 
-class MatrixGame(ParallelEnv[str, Any, Any]):
+class MatrixGame(AlikeAgents):
     """Two agents choose a row and a column of a payoff matrix, and both receive its entry; then the episode terminates.
 
     With several matrices, the first action of agent_0 chooses one of them, without reward. Observations and state are
@@ -54,26 +55,19 @@ class MatrixGame(ParallelEnv[str, Any, Any]):
                 f"{matrices} matrices need as many rows, of which the first action chooses one, not {rows}"
             )
         self._columns, self._is_joint = columns, as_one_agent
+        agents = (_TEAM,) if as_one_agent else _AGENTS
         actions = [rows * columns] if as_one_agent else [rows, columns]
-        self.possible_agents = [_TEAM] if as_one_agent else list(_AGENTS)
-        self.agents: list[str] = []
-        self._action_spaces = {
-            agent: spaces.Discrete(count) for agent, count in zip(self.possible_agents, actions, strict=True)
-        }
+        self._action_spaces = {agent: spaces.Discrete(count) for agent, count in zip(agents, actions, strict=True)}
         self._first = 1 if matrices > 1 else 0
         self._states = matrices + self._first
         self.state_space = spaces.Box(0.0, 1.0, (self._states,), np.float32)
-        size = self._states + len(self.possible_agents)
-        self._observation_space = spaces.Box(0.0, 1.0, (size,), np.float32)
+        super().__init__(agents, spaces.Box(0.0, 1.0, (self._states + len(agents),), np.float32))
         self._state = 0
 
     @property
     def payoffs(self) -> Array:
         """The matrices, float64 [matrices, rows, columns]."""
         return self._payoffs
-
-    def observation_space(self, agent: str) -> Any:
-        return self._observation_space
 
     def action_space(self, agent: str) -> Any:
         return self._action_spaces[agent]

@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from pettingzoo import AECEnv, ParallelEnv
+from pettingzoo import AECEnv
 from pettingzoo.utils.conversions import parallel_to_aec
 
 from marlflow.base.arrays import Array
+from marlflow.env.games.alike_agents import AlikeAgents
 
 
-class Recall(ParallelEnv[str, Any, Any]):
+class Recall(AlikeAgents):
     """Each agent sees a bit of its own at env step 0 and names it at env step `delay`; all get 1 if all are right.
 
     Earlier actions have no effect, and earlier rewards are 0. Observations are the bit (-1 or 1; 0 after env step 0)
@@ -25,20 +26,12 @@ class Recall(ParallelEnv[str, Any, Any]):
     def __init__(self, num_agents: int = 2, delay: int = 5) -> None:
         if num_agents < 1 or delay < 1:
             raise ValueError(f"num_agents and delay must be at least 1, not {num_agents} and {delay}")
-        self.possible_agents = [f"agent_{number}" for number in range(num_agents)]
-        self.agents: list[str] = []
+        agents = [f"agent_{number}" for number in range(num_agents)]
+        super().__init__(agents, spaces.Box(-1.0, 1.0, (2,), np.float32), spaces.Discrete(2))
         self._delay, self._t = delay, 0
         self.state_space = spaces.Box(-1.0, 1.0, (num_agents + 1,), np.float32)
-        self._observation_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
-        self._action_space = spaces.Discrete(2)
         self._random = np.random.default_rng()
         self._bits = np.zeros(num_agents, np.int64)
-
-    def observation_space(self, agent: str) -> Any:
-        return self._observation_space
-
-    def action_space(self, agent: str) -> Any:
-        return self._action_space
 
     def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
         if seed is not None:

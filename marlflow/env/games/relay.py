@@ -6,17 +6,18 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from pettingzoo import AECEnv, ParallelEnv
+from pettingzoo import AECEnv
 from pettingzoo.utils.conversions import parallel_to_aec
 
 from marlflow.base.arrays import Array
+from marlflow.env.games.alike_agents import AlikeAgents
 
 _WAITING, _PRESENT, _GONE = range(3)
 _RUN = 1
 JOINS, DIES_WALKING, DIES_RUNNING, PER_RUNNER = 0.3, 0.1, 0.4, 2.0
 
 
-class RelayRace(ParallelEnv[str, Any, Any]):
+class RelayRace(AlikeAgents):
     """Members walk (0) or run (1); in each env step all members present receive 1, and 2 more for each runner.
 
     After each env step a waiting agent joins with probability 0.3, and a member leaves for good (terminates) with
@@ -33,19 +34,11 @@ class RelayRace(ParallelEnv[str, Any, Any]):
     def __init__(self, num_agents: int = 3) -> None:
         if num_agents < 1:
             raise ValueError(f"num_agents must be at least 1, not {num_agents}")
-        self.possible_agents = [f"member_{number}" for number in range(num_agents)]
-        self.agents: list[str] = []
+        agents = [f"member_{number}" for number in range(num_agents)]
+        super().__init__(agents, spaces.Box(0.0, 1.0, (4 * num_agents,), np.float32), spaces.Discrete(2))
         self.state_space = spaces.Box(0.0, 1.0, (3 * num_agents,), np.float32)
-        self._observation_space = spaces.Box(0.0, 1.0, (4 * num_agents,), np.float32)
-        self._action_space = spaces.Discrete(2)
         self._random = np.random.default_rng()
         self._status = np.full(num_agents, _WAITING)
-
-    def observation_space(self, agent: str) -> Any:
-        return self._observation_space
-
-    def action_space(self, agent: str) -> Any:
-        return self._action_space
 
     def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
         if seed is not None:

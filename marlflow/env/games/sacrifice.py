@@ -6,16 +6,17 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from pettingzoo import AECEnv, ParallelEnv
+from pettingzoo import AECEnv
 from pettingzoo.utils.conversions import parallel_to_aec
 
 from marlflow.base.arrays import Array
+from marlflow.env.games.alike_agents import AlikeAgents
 
 _OPENER, _RUNNER = "opener", "runner"
 _OPEN = 1
 
 
-class Sacrifice(ParallelEnv[str, Any, Any]):
+class Sacrifice(AlikeAgents):
     """One agent can open a door and die of it; the other then walks through and gets 10. Else both get 1.
 
     The best team return is 10, but the opener's own return for opening is 0 instead of 1: without credit beyond its
@@ -25,18 +26,9 @@ class Sacrifice(ParallelEnv[str, Any, Any]):
     metadata = {"name": "sacrifice", "render_modes": []}  # noqa: RUF012  (PettingZoo's own way)
 
     def __init__(self) -> None:
-        self.possible_agents = [_OPENER, _RUNNER]
-        self.agents: list[str] = []
+        super().__init__([_OPENER, _RUNNER], spaces.Box(0.0, 1.0, (2,), np.float32), spaces.Discrete(2))
         self.state_space = spaces.Box(0.0, 1.0, (2,), np.float32)
-        self._observation_space = spaces.Box(0.0, 1.0, (2,), np.float32)
-        self._action_space = spaces.Discrete(2)
         self._is_open = False
-
-    def observation_space(self, agent: str) -> Any:
-        return self._observation_space
-
-    def action_space(self, agent: str) -> Any:
-        return self._action_space
 
     def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
         self.agents, self._is_open = list(self.possible_agents), False

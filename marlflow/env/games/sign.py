@@ -6,15 +6,16 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from pettingzoo import AECEnv, ParallelEnv
+from pettingzoo import AECEnv
 from pettingzoo.utils.conversions import parallel_to_aec
 
 from marlflow.base.arrays import Array
+from marlflow.env.games.alike_agents import AlikeAgents
 
 ENDS = 8
 
 
-class SignCorridor(ParallelEnv[str, Any, Any]):
+class SignCorridor(AlikeAgents):
     """One agent starts in the middle of a corridor, and gets 1 at one of its ends, at -8 or 8: a sign says which.
 
     The state has the sign (-1 or 1) in the first env step only, 0 later, and the position; the observation has the
@@ -25,25 +26,14 @@ class SignCorridor(ParallelEnv[str, Any, Any]):
     """
 
     metadata = {"name": "sign", "render_modes": []}  # noqa: RUF012  (PettingZoo's own way)
-    # Conversions to AEC warn without it.
-    render_mode = None
 
     def __init__(self, max_cycles: int = 20) -> None:
         if max_cycles < 1:
             raise ValueError(f"max_cycles must be at least 1, not {max_cycles}")
-        self.possible_agents = ["walker_0"]
-        self.agents: list[str] = []
+        super().__init__(["walker_0"], spaces.Box(-1.0, 1.0, (2,), np.float32), spaces.Discrete(2))
         self._max_cycles, self._t, self._at, self._sign = max_cycles, 0, 0, 1
         self._random = np.random.default_rng()
         self.state_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
-        self._observation_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
-        self._action_space = spaces.Discrete(2)
-
-    def observation_space(self, agent: str) -> Any:
-        return self._observation_space
-
-    def action_space(self, agent: str) -> Any:
-        return self._action_space
 
     def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
         if seed is not None:

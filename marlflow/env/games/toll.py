@@ -6,15 +6,16 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from pettingzoo import AECEnv, ParallelEnv
+from pettingzoo import AECEnv
 from pettingzoo.utils import parallel_to_aec
 
 from marlflow.base.arrays import Array
+from marlflow.env.games.alike_agents import AlikeAgents
 
 SLOW, FAST = 0, 1
 
 
-class Toll(ParallelEnv[str, Any, Any]):
+class Toll(AlikeAgents):
     """Each of `num_agents` cars takes a road once: SLOW pays 1, FAST pays 2 and costs 1; then the episode terminates.
 
     The cost is `info["cost"]`. Cars do not influence each other, and observe nothing but a 1.
@@ -29,17 +30,9 @@ class Toll(ParallelEnv[str, Any, Any]):
     def __init__(self, num_agents: int = 2) -> None:
         if num_agents < 1:
             raise ValueError(f"num_agents must be at least 1, not {num_agents}")
-        self.possible_agents = [f"car_{number}" for number in range(num_agents)]
-        self.agents: list[str] = []
+        cars = [f"car_{number}" for number in range(num_agents)]
+        super().__init__(cars, spaces.Box(1.0, 1.0, (1,), np.float32), spaces.Discrete(2))
         self.state_space = spaces.Box(1.0, 1.0, (1,), np.float32)
-        self._observation_space = spaces.Box(1.0, 1.0, (1,), np.float32)
-        self._action_space = spaces.Discrete(2)
-
-    def observation_space(self, agent: str) -> Any:
-        return self._observation_space
-
-    def action_space(self, agent: str) -> Any:
-        return self._action_space
 
     def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
         self.agents = list(self.possible_agents)
