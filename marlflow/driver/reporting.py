@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -24,7 +25,7 @@ from marlflow.observe.report import Report, ResumePoint, RunInfo
 from marlflow.observe.run_log import NAME
 from marlflow.observe.sinks import METRICS, JsonlSink
 from marlflow.observe.tensorboard import TensorBoardSink
-from marlflow.observe.timeline import Timeline, Trace, WorkerSpan
+from marlflow.observe.timeline import Span, Timeline, WorkerSpan, busy_at_once
 from marlflow.observe.trace_events import TRACE
 from marlflow.runs.checkpoint_format import notes_of
 from marlflow.runs.checkpoints import Checkpoint
@@ -33,8 +34,8 @@ from marlflow.sampling.receipts import Fault
 
 log = logging.getLogger("marlflow")
 
-# The overlap of learners needs only some minutes of intervals.
-_OVERLAP_INTERVALS = 10_000
+# Of each learner, this many calls of Learn are kept, which are some minutes of the fastest ones.
+_MOST_CALLS = 10_000
 
 
 class Reporting(Service):
@@ -54,7 +55,7 @@ class Reporting(Service):
         self._experiment, self._info = experiment, info
         self._console = console
         self._failed = failed
-        self._trace = Trace(_OVERLAP_INTERVALS)
+        self._learned: dict[str, deque[Span]] = defaultdict(partial(deque, maxlen=_MOST_CALLS))
         self._lines = JsonlSink(self._metrics_path) if experiment.log.jsonl else None
         self._lines_before = 0
         self._timeline = Timeline(info.run_dir / TRACE) if experiment.log.trace else None
@@ -131,7 +132,8 @@ class Reporting(Service):
 
     def after(self, stage: StageId, items: int, times: StageTimes) -> None:
         if times.ended_s > times.began_s:
-            self._trace.add(stage.plan, stage.stage, times.began_s, times.ended_s)
+            if stage.stage == "Learn":
+                self._learned[stage.plan].append((times.began_s, times.ended_s))
             if self._timeline is not None:
                 self._timeline.after(stage, items, times)
 
@@ -164,15 +166,7 @@ class Reporting(Service):
 
     def overlaps(self, learning: Sequence[str]) -> str:
         """Describe how long each pair of learners was busy at the same time."""
-        sentences = []
-        for position, first in enumerate(learning):
-            for second in learning[position + 1 :]:
-                overlap = self._trace.overlap_s((first, "Learn"), (second, "Learn"))
-                less_s = min(overlap.first_busy_s, overlap.second_busy_s)
-                sentences.append(
-                    f"learners {first} and {second} were busy at once for {overlap.both_s:.1f} of {less_s:.1f} s"
-                )
-        return "; ".join(sentences) or "one learner"
+        return busy_at_once({name: self._learned[name] for name in learning}) or "one learner"
 
     def end(self, stopped_by: str, last: Report, error: BaseException | None) -> None:
         """End all callbacks, with the error that the run raises, if any."""

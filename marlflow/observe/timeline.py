@@ -10,6 +10,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
@@ -51,57 +52,6 @@ class ClockOffset:
 Span: TypeAlias = tuple[float, float]  # began and ended, in seconds
 
 
-class Interval(NamedTuple):
-    """One call of a stage, in seconds of one clock."""
-
-    plan: str
-    stage: str
-    began_s: float
-    ended_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Overlap:
-    """Seconds during which both stages were busy, and each one."""
-
-    both_s: float
-    first_busy_s: float
-    second_busy_s: float
-
-
-class Trace:
-    """The last `capacity` intervals of all stages (about 150 bytes each); `dropped` counts older ones."""
-
-    def __init__(self, capacity: int = 100_000) -> None:
-        self._intervals: deque[Interval] = deque(maxlen=capacity)
-        self.dropped = 0
-
-    @property
-    def intervals(self) -> tuple[Interval, ...]:
-        """The stored intervals."""
-        return tuple(self._intervals)
-
-    def add(self, plan: str, stage: str, began_s: float, ended_s: float) -> None:
-        """Store one interval, replacing the oldest if full."""
-        if ended_s < began_s:
-            raise ValueError(f"stage {stage!r} of plan {plan!r}: ended at {ended_s} s, before it began at {began_s} s")
-        self.dropped += len(self._intervals) == self._intervals.maxlen
-        self._intervals.append(Interval(plan, stage, began_s, ended_s))
-
-    def spans(self, plan: str, stage: str) -> list[Span]:
-        """Return a stage's busy times, in order of addition."""
-        return [
-            (began, ended)
-            for its_plan, its_stage, began, ended in self._intervals
-            if (its_plan, its_stage) == (plan, stage)
-        ]
-
-    def overlap_s(self, first: tuple[str, str], second: tuple[str, str]) -> Overlap:
-        """Return how long two stages, each (plan, stage), were busy at once, and each one."""
-        a, b = self.spans(*first), self.spans(*second)
-        return Overlap(overlap_s(a, b), busy_s(a), busy_s(b))
-
-
 def merged(spans: Iterable[Span]) -> list[Span]:
     """Return the same covered time as sorted, disjoint spans without empty ones.
 
@@ -140,6 +90,25 @@ def overlap_s(first: Iterable[Span], second: Iterable[Span]) -> float:
         else:
             j += 1
     return total
+
+
+def busy_at_once(calls: Mapping[str, deque[Span]]) -> str:
+    """Say how long each two learners were busy at once; and since when, if a deque is full and may have lost some.
+
+    >>> busy_at_once({"a": deque([(0.0, 2.0), (3.0, 5.0)]), "b": deque([(1.0, 4.0)])})
+    'learners a and b were busy at once for 2.0 of 3.0 s'
+    >>> busy_at_once({"a": deque([(2.0, 3.0), (3.0, 5.0)], maxlen=2), "b": deque([(0.0, 1.0), (4.0, 6.0)])})
+    'learners a and b were busy at once for 1.0 of 2.0 s in the last 4 s'
+    """
+    since_s = max((spans[0][0] for spans in calls.values() if spans and len(spans) == spans.maxlen), default=None)
+    kept = {name: [span for span in spans if since_s is None or span[0] >= since_s] for name, spans in calls.items()}
+    until_s = max((spans[-1][1] for spans in calls.values() if spans), default=0.0)
+    when = "" if since_s is None else f" in the last {until_s - since_s:.0f} s"
+    return "; ".join(
+        f"learners {first} and {second} were busy at once for {overlap_s(kept[first], kept[second]):.1f} of "
+        f"{min(busy_s(kept[first]), busy_s(kept[second])):.1f} s{when}"
+        for first, second in combinations(kept, 2)
+    )
 
 
 DRIVER: Final = "driver"
