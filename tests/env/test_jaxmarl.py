@@ -267,7 +267,7 @@ def test_jax_is_imported_for_these_environments_only_and_leaves_the_output_alone
     [
         ({"name": "MPE_simple_sprad_v3"}, "JaxMARL has no environment 'MPE_simple_sprad_v3'; did you mean"),
         ({"max_env_steps": 0}, "max_env_steps must be a whole number from 1"),
-        ({"done_means": "truncate"}, "done_means must be one of auto, terminated, truncated"),
+        ({"done_means": "truncate"}, "there is no done_means 'truncate'; did you mean 'truncated'?"),
         ({"parameters": {"local_ratio": 3.0}}, "cannot be made with local_ratio=3.0: AssertionError"),
         ({"name": "JaxRobotarium_foraging"}, "requires the jaxrobotarium package"),
     ],

@@ -124,7 +124,7 @@ def test_wrong_arguments_are_refused():
         ({"name": "Snake-v1"}, "Snake-v1 of jumanji has no actions of several agents"),
         ({"parameters": {"limit": 5}}, "LevelBasedForaging-v0 of jumanji cannot be made with limit=5: TypeError"),
         ({"generator": {"grid": 5}}, "the generator of LevelBasedForaging-v0 has no argument 'grid'"),
-        ({"done_means": "end"}, "done_means must be one of auto, terminated, truncated"),
+        ({"done_means": "end"}, "there is no done_means 'end'; there are auto, terminated, truncated"),
     ):
         with pytest.raises(mf.ConfigInvalid, match=expected):
             batched_env(2, **arguments)

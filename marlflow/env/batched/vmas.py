@@ -55,7 +55,7 @@ class VmasEnv:
         episode_seeds: bool = False,
     ) -> None:
         _check(scenario, max_env_steps)
-        self.num_envs, self._episode_seeds = num_envs, episode_seeds
+        self.num_envs = num_envs
         made = [
             _make(scenario, count, parameters or {}, max_env_steps, continuous_actions)
             for count in (num_envs, _PROBES[num_envs == _PROBES[0]])
@@ -148,8 +148,7 @@ class VmasEnv:
 def _check(scenario: str, max_env_steps: int | None) -> None:
     known = sorted({*vmas.scenarios, *vmas.mpe_scenarios, *vmas.debug_scenarios})
     if scenario not in known:
-        problem = f"VMAS has no scenario {scenario!r}{meant(scenario, known)}; it has {', '.join(known)}"
-        raise ConfigInvalid([problem])
+        raise ConfigInvalid([f"VMAS has no scenario {scenario!r}{meant(scenario, known)}"])
     if max_env_steps is not None and (type(max_env_steps) is not int or max_env_steps < 1):
         problem = f"max_env_steps must be a whole number from 1, or null for no limit, not {max_env_steps!r}"
         raise ConfigInvalid([problem])

@@ -210,11 +210,9 @@ def batched_env(
     """
     known = list(registered_envs)
     if name not in known:
-        problem = f"JaxMARL has no environment {name!r}{meant(name, known)}; it has {', '.join(known)}"
-        raise ConfigInvalid([problem])
+        raise ConfigInvalid([f"JaxMARL has no environment {name!r}{meant(name, known)}"])
     if done_means not in _MEANINGS:
-        problem = f"done_means must be one of {', '.join(_MEANINGS)}, not {done_means!r}{meant(done_means, _MEANINGS)}"
-        raise ConfigInvalid([problem])
+        raise ConfigInvalid([f"there is no done_means {done_means!r}{meant(done_means, _MEANINGS, 'there are')}"])
     given = dict(parameters or {})
     return batch_of(
         num_envs,

@@ -182,10 +182,9 @@ def batched_env(
     """
     known = sorted(jumanji.registered_environments())
     if name not in known:
-        raise ConfigInvalid([f"jumanji has no environment {name!r}{meant(name, known)}; it has {', '.join(known)}"])
+        raise ConfigInvalid([f"jumanji has no environment {name!r}{meant(name, known)}"])
     if done_means not in _MEANINGS:
-        problem = f"done_means must be one of {', '.join(_MEANINGS)}, not {done_means!r}{meant(done_means, _MEANINGS)}"
-        raise ConfigInvalid([problem])
+        raise ConfigInvalid([f"there is no done_means {done_means!r}{meant(done_means, _MEANINGS, 'there are')}"])
     given, drawn = dict(parameters or {}), dict(generator or {})
     return batch_of(
         num_envs,

@@ -135,10 +135,9 @@ def batched_env(
     """
     known = list(pgx.available_envs())
     if name not in known:
-        raise ConfigInvalid([f"pgx has no game {name!r}{meant(name, known)}; it has {', '.join(known)}"])
+        raise ConfigInvalid([f"pgx has no game {name!r}{meant(name, known)}"])
     if first_player not in _FIRST:
-        problem = f"first_player must be one of {', '.join(_FIRST)}, not {first_player!r}{meant(first_player, _FIRST)}"
-        raise ConfigInvalid([problem])
+        raise ConfigInvalid([f"there is no first_player {first_player!r}{meant(first_player, _FIRST, 'there are')}"])
     given = dict(parameters or {})
     return batch_of(
         num_envs,
