@@ -1,4 +1,8 @@
-"""ArCHer's losses: of critics of utterances, of the actor's tokens, and of a token's baseline."""
+"""ArCHer's losses: of critics of utterances, of the actor's tokens, and of a token's baseline.
+
+Zhou et al., "ArCHer: Training language model agents via hierarchical multi-turn RL", 2024,
+https://arxiv.org/abs/2402.19446, section 3.3.
+"""
 
 from __future__ import annotations
 
@@ -7,31 +11,28 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from marlflow.learner.loss import LossTerms
+from marlflow.learner.loss import LossTerms, Unscheduled
+from marlflow.losses.deterministic_policy_gradient import critics_loss
 from marlflow.losses.policy_gradient import policy_gradient_loss
-from marlflow.losses.utterance_critics import action_value_target, squared_errors
 from marlflow.policy.utterance import UtteranceNetwork, sampled, showing
 
 
-class UtteranceCriticsLoss:
+class UtteranceCriticsLoss(Unscheduled):
     """Squared errors of Q to reward and next V, and of V to Q of an utterance that the actor samples."""
 
     def __init__(self, length: int) -> None:
         self.noise_per_row = length
         """A number for each token that is sampled."""
 
-    def set_schedule(self, values: Mapping[str, float]) -> None: ...
-
     def __call__(
         self, module: UtteranceNetwork, target_module: UtteranceNetwork, minibatch: Mapping[str, Tensor]
     ) -> LossTerms:
         obs, layout, target = minibatch["obs"], module.layout, target_module.critics
         with torch.no_grad():
-            v_t = target.v(minibatch["next_obs"])
-            q_target = action_value_target(minibatch["reward"], minibatch["discount"], v_t)
+            q_target = minibatch["reward"] + minibatch["discount"] * target.v(minibatch["next_obs"])
             v_target = target.q(sampled(module.actor, obs, minibatch["noise"], layout))
         q, v = module.critics.q(showing(obs, minibatch["action"], layout)), module.critics.v(obs)
-        q_error, v_error = squared_errors(q, q_target).mean(), squared_errors(v, v_target).mean()
+        q_error, v_error = critics_loss(q, q_target).mean(), critics_loss(v, v_target).mean()
         terms = {"q_error": q_error.detach(), "v_error": v_error.detach(), "q": q.detach().mean()}
         return LossTerms(q_error + v_error, terms)
 
@@ -57,12 +58,10 @@ class TokenActorLoss:
         return LossTerms(policy - self.entropy_coefficient * entropy, terms)
 
 
-class TokenBaselineLoss:
+class TokenBaselineLoss(Unscheduled):
     """Squared error of a token's expected advantage of its utterance."""
-
-    def set_schedule(self, values: Mapping[str, float]) -> None: ...
 
     def __call__(self, module: UtteranceNetwork, target_module: object, minibatch: Mapping[str, Tensor]) -> LossTerms:
         assert module.baseline is not None
-        error = squared_errors(module.baseline(minibatch["obs"]), minibatch["advantage"]).mean()
+        error = critics_loss(module.baseline(minibatch["obs"]), minibatch["advantage"]).mean()
         return LossTerms(error, {"baseline_error": error.detach()})

@@ -45,24 +45,20 @@ _TRIES = 3
 
 
 def load_policy(
-    source: Path,
-    member: str | None = None,
-    checkpoint: Which = None,
-    default: str | None = None,
-    size_of: Callable[[str], int] | None = None,
+    source: Path, member: str | None = None, checkpoint: Which = None, default: str | None = None
 ) -> SavedPolicy:
     """Load a member from a checkpoint of a run, or from an exported file, which has only one.
 
     `source` may be `gallery:<name>`, a run that comes with marlflow.
-    With a `default` and no `member`, it is the one named `default`, or the only one that learned. `size_of` is as for
-    `saved_policy`. Raises ConfigInvalid if there is no such folder, file or member, and CheckpointUnusable.
+    With a `default` and no `member`, it is the one named `default`, or the only one that learned. Raises ConfigInvalid
+    if there is no such folder, file or member, and CheckpointUnusable.
     """
     place = located(source)
     if place.is_dir():
         check_links(place)
         if not folder(place).is_dir():
             raise ConfigInvalid([f"{source} is the folder of no run: it has no checkpoints"])
-        saved, name = _while_it_runs(lambda: _of_run(place, member, checkpoint, default, size_of))
+        saved, name = _while_it_runs(lambda: _of_run(place, member, checkpoint, default))
         return replace(saved, source=f"{name} of {source}")
     if checkpoint is not None:
         raise ConfigInvalid([f"{source} has no checkpoint {checkpoint}: it is not the folder of a run"])
@@ -74,9 +70,7 @@ def load_policy(
     return saved
 
 
-def _of_run(
-    source: Path, member: str | None, checkpoint: Which, default: str | None, size_of: Callable[[str], int] | None
-) -> tuple[SavedPolicy, str]:
+def _of_run(source: Path, member: str | None, checkpoint: Which, default: str | None) -> tuple[SavedPolicy, str]:
     """Return a member of a run, and its name."""
     run = saved_run(source, chosen(source, checkpoint))
     learned = [name for learner in run.notes.identity["learners"].values() for name in learner["policies"]]
@@ -84,7 +78,7 @@ def _of_run(
         member = default if default in run.names else learned[0] if len(learned) == 1 else None
     if member is None:
         raise ConfigInvalid([f"{source} has several members; name one: {', '.join(run.names)}"])
-    return policy_of(run, member, size_of), member
+    return policy_of(run, member), member
 
 
 def _while_it_runs(load: Callable[[], tuple[SavedPolicy, str]]) -> tuple[SavedPolicy, str]:

@@ -227,8 +227,8 @@ _MODE = Allowed(
 )
 
 
-def _settings(names: str, module: str = "marlflow.league.league") -> Allowed:
-    return Allowed(_named(f"{module}: {names}", {OTHERS: ANYTHING}), keys={OTHERS: ANYTHING})
+def _settings(names: str) -> Allowed:
+    return Allowed(_named(f"marlflow.league.league: {names}", {OTHERS: ANYTHING}), keys={OTHERS: ANYTHING})
 
 
 _LEAGUE_SETTINGS: Final[AllowedByKey] = {
@@ -241,7 +241,7 @@ _LEAGUE_SETTINGS: Final[AllowedByKey] = {
     "ratings": _settings("RatingSettings"),
     "matches": _settings("MatchRules"),
     "store": _settings("StoreSettings"),
-    "snapshots": _settings("SnapshotRules", "marlflow.league.league"),
+    "snapshots": _settings("SnapshotRules"),
     # Members of other runs and exported files are read as data, and checked like this.
     OTHERS: ANYTHING,
 }

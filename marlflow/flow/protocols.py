@@ -85,6 +85,13 @@ class StageTimes:
     ended_s: float
     rows: int
 
+    @staticmethod
+    def total(times: Sequence[StageTimes]) -> StageTimes:
+        """Return one call as long as all of `times` together, which may be of processes that run in parallel."""
+        began_s = min([call.began_s for call in times], default=0.0)
+        spent_s = sum(call.ended_s - call.began_s for call in times)
+        return StageTimes(began_s, began_s + spent_s, sum(call.rows for call in times))
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:

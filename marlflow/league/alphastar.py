@@ -160,11 +160,7 @@ class AlphaStar(LeagueMode):
             rivals = self._rival_mains(members, policy)
         else:
             rivals = [one for role in members.rival_roles(policy) for one in members.past_in(role)]
-        payoffs = view.payoffs
-        return bool(rivals) and all(
-            payoffs.games(policy, rival) >= self.min_games and payoffs.win_probability(policy, rival) > self.strong
-            for rival in rivals
-        )
+        return view.payoffs.beats_all(policy, rivals, self.strong, self.min_games)
 
     def may_reset(self, policy: str) -> bool:
         return self.role_of(policy) != "main"

@@ -64,12 +64,7 @@ class SnapshotRules:
         return any(limit is not None and agent_steps >= limit for limit in limits)
 
     def _by_wins(self, policy: str, rivals: Sequence[str], payoffs: Payoffs) -> bool:
-        if self.win_rate is None or not rivals:
-            return False
-        return all(
-            payoffs.games(policy, rival) >= self.min_games and payoffs.win_probability(policy, rival) > self.win_rate
-            for rival in rivals
-        )
+        return self.win_rate is not None and payoffs.beats_all(policy, rivals, self.win_rate, self.min_games)
 
 
 _AUTO_MATCHES: Final = (2_000, 100_000)

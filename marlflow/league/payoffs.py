@@ -259,6 +259,12 @@ class Payoffs:
             total.decayed_losses += pair.outcomes.decayed_losses
         return total.win_probability(self.prior_games)
 
+    def beats_all(self, member: str, rivals: Collection[str], chance: float, min_games: int) -> bool:
+        """Return whether `member` beats each of some rivals more often than `chance`, after `min_games` with each."""
+        return bool(rivals) and all(
+            self.games(member, rival) >= min_games and self.win_probability(member, rival) > chance for rival in rivals
+        )
+
     def returns(self, profile: Profile) -> tuple[Array, Array]:
         """Return mean returns [roles] of a profile and their standard errors; nan and inf where it was not played."""
         means, errors = np.full(len(profile), np.nan), np.full(len(profile), np.inf)

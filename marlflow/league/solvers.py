@@ -139,18 +139,6 @@ def expected_payoffs(payoffs: Array, strategies: Sequence[Array], role: int) -> 
     return values
 
 
-def exploitability_within(payoffs: Array, strategies: Sequence[Array]) -> float:
-    """Return the sum over roles of what the best member would gain by deviating from its mixture (NashConv).
-
-    It is 0 for an equilibrium among the members; strategies outside of the population may still exploit it.
-    """
-    gains = 0.0
-    for role, strategy in enumerate(strategies):
-        values = expected_payoffs(payoffs, strategies, role)
-        gains += float(values.max() - strategy @ values)
-    return gains
-
-
 def _distribution(weights: Array) -> Array:
     positive = np.maximum(weights, 0.0)
     normalized: Array = positive / positive.sum()

@@ -51,7 +51,7 @@ def critics_loss(q_tm1: Tensor, target_tm1: Tensor) -> Tensor:
 
     Args:
         q_tm1: critics' values of the action taken, [K, N], with gradient.
-        target_tm1: target values, [N].
+        target_tm1: target values, [N], or each critic's own, [K, N].
     """
     return 0.5 * (q_tm1 - target_tm1).square().sum(0)
 

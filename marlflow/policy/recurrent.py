@@ -146,16 +146,12 @@ def gates(count: int, inputs: int, hidden: int, generator: torch.Generator) -> t
 
 
 @dataclass(frozen=True, slots=True)
-class GRU:
-    """A GRU over dense layers."""
+class RecurrentLayer:
+    """A recurrent layer over dense layers."""
 
     hidden_size: Width = 64  #: units of the recurrent layer
     encoder_sizes: Sequence[Width] = (64,)  #: units of each layer before the recurrent one
     activation: Activation = "tanh"  #: activation of these layers: tanh or relu
-
-    @property
-    def memory_shape(self) -> tuple[int, ...]:
-        return (self.hidden_size,)
 
     def build(self, obs_shape: tuple[int, ...], generator: torch.Generator) -> tuple[nn.Module, int]:
         return self._build_over(*MLP(self.encoder_sizes, self.activation).build(obs_shape, generator), generator)
@@ -164,26 +160,28 @@ class GRU:
         return self._build_over(*build_for(layout, MLP(self.encoder_sizes, self.activation), generator), generator)
 
     def _build_over(self, encoder: nn.Module, inputs: int, generator: torch.Generator) -> tuple[nn.Module, int]:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class GRU(RecurrentLayer):
+    """A GRU over dense layers."""
+
+    @property
+    def memory_shape(self) -> tuple[int, ...]:
+        return (self.hidden_size,)
+
+    def _build_over(self, encoder: nn.Module, inputs: int, generator: torch.Generator) -> tuple[nn.Module, int]:
         return GRUTorso(encoder, inputs, self.hidden_size, generator), self.hidden_size
 
 
 @dataclass(frozen=True, slots=True)
-class LSTM:
+class LSTM(RecurrentLayer):
     """An LSTM over dense layers."""
-
-    hidden_size: Width = 64  #: units of the recurrent layer
-    encoder_sizes: Sequence[Width] = (64,)  #: units of each layer before the recurrent one
-    activation: Activation = "tanh"  #: activation of these layers: tanh or relu
 
     @property
     def memory_shape(self) -> tuple[int, ...]:
         return (2, self.hidden_size)
-
-    def build(self, obs_shape: tuple[int, ...], generator: torch.Generator) -> tuple[nn.Module, int]:
-        return self._build_over(*MLP(self.encoder_sizes, self.activation).build(obs_shape, generator), generator)
-
-    def build_nested(self, layout: ObservationLayout, generator: torch.Generator) -> tuple[nn.Module, int]:
-        return self._build_over(*build_for(layout, MLP(self.encoder_sizes, self.activation), generator), generator)
 
     def _build_over(self, encoder: nn.Module, inputs: int, generator: torch.Generator) -> tuple[nn.Module, int]:
         return LSTMTorso(encoder, inputs, self.hidden_size, generator), self.hidden_size
@@ -191,7 +189,7 @@ class LSTM:
 
 def without_memory(model: TorsoConfig) -> TorsoConfig:
     """Return dense layers of the sizes of a GRU or LSTM, or an MLP of default sizes for other recurrent models."""
-    if not isinstance(model, GRU | LSTM):
+    if not isinstance(model, RecurrentLayer):
         return MLP()
     return MLP((*model.encoder_sizes, model.hidden_size), model.activation)
 

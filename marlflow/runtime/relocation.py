@@ -31,19 +31,12 @@ class WorkersPlace:
                 [StageTimes(*fragment.finished[at]) for fragment in fragments if fragment.finished]
                 for at in range(len(calls))
             ]
-            return Outcome(list(fragments), [_total(times) for times in by_stage])
+            return Outcome(list(fragments), [StageTimes.total(times) for times in by_stage])
 
         return call
 
 
 WORKERS = WorkersPlace()
-
-
-def _total(times: Sequence[StageTimes]) -> StageTimes:
-    # Workers run in parallel: the total is the time spent, not the time between first start and last end.
-    began_s = min([call.began_s for call in times], default=0.0)
-    spent_s = sum(call.ended_s - call.began_s for call in times)
-    return StageTimes(began_s, began_s + spent_s, sum(call.rows for call in times))
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,14 +48,10 @@ def _concat(results: Sequence[tuple[PolicyReceipt, Batch]]) -> tuple[PolicyRecei
         infos_unattributed={
             name: sum(part.infos_unattributed[name] for part in receipts) for name in receipts[0].infos_unattributed
         },
-        stage_times=tuple(_sum_times(times) for times in zip(*(part.stage_times for part in receipts), strict=True)),
+        stage_times=tuple(
+            StageTimes.total(times) for times in zip(*(part.stage_times for part in receipts), strict=True)
+        ),
     )
     batches = [batch for _, batch in results]
     whole = Batch.concat(batches)
     return receipt, type(batches[0])(whole.columns, whole.segments)
-
-
-def _sum_times(times: Sequence[StageTimes]) -> StageTimes:
-    began_s = times[0].began_s
-    busy_s = sum(span.ended_s - span.began_s for span in times)
-    return StageTimes(began_s, began_s + busy_s, sum(span.rows for span in times))

@@ -28,7 +28,7 @@ from marlflow.base.random import RowRandom
 from marlflow.base.sentences import meant
 from marlflow.base.spaces import Spaces, components
 from marlflow.config.experiment import Experiment
-from marlflow.env.adapter import EnvAdapter, StepResult
+from marlflow.env.adapter import StepResult
 from marlflow.env.opening import open_adapter
 from marlflow.env.spaces_only import observation_rows
 from marlflow.policy.adapted import AdaptedActor
@@ -223,7 +223,7 @@ def played_rows(team: Team, trained: TrainedPolicy, count: int = ROWS) -> CheckR
         agents = tuple(adapter.agents)
         names = seating(team, None, None, {agent: trained.name for agent in trained.agents if agent in agents}, agents)
         others = policy_player(team, names, "sampled")
-        rows = _RecordedRows(trained, count, adapter)
+        rows = _RecordedRows(trained, count)
         players = {agent: rows.act for agent, name in names.items() if name == trained.name}
         with suppress(Stopped):
             for number in range(_ENV_STEPS_PER_ROW * count):
@@ -236,8 +236,8 @@ def played_rows(team: Team, trained: TrainedPolicy, count: int = ROWS) -> CheckR
 class _RecordedRows(Watcher):
     """A player that records what its policy sees; as a watcher, it ends the games when there are enough rows."""
 
-    def __init__(self, trained: TrainedPolicy, count: int, adapter: EnvAdapter) -> None:
-        self._trained, self._count, self._adapter = trained, count, adapter
+    def __init__(self, trained: TrainedPolicy, count: int) -> None:
+        self._trained, self._count = trained, count
         self._encoder = trained.spaces.encoder()
         self._random = np.random.default_rng(_SEED)
         self._memories: dict[str, Array | None] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 from gymnasium import spaces
@@ -22,7 +22,6 @@ from marlflow.trained.video import FrameInvalid, VideoWriter, rgb_frame
 from marlflow.trained.window import check_display, manual_policy_of
 
 View: TypeAlias = Literal["auto", "window", "terminal"]
-VIEWS: Final[tuple[str, ...]] = get_args(View)
 ADD_RENDERING: Final = (
     "an environment of your own needs an argument render_mode, and a render() that returns a picture (rgb_array) or "
     "text (ansi); see 'Let it be watched' in docs/your_own_environment.md"

@@ -13,7 +13,7 @@ def test_the_numbers_are_those_of_default_rng(kind):
     # Whole numbers take half of 64 random bits, and numpy keeps the other half for the next.
     for high in (3, 2, 1, 7, 3_000_000_000):
         np.testing.assert_array_equal(ours.integers(high), [one.integers(high) for one in numpys])
-        np.testing.assert_array_equal(ours.uniform(-1.0, 1.0), [one.uniform(-1.0, 1.0) for one in numpys])
+        np.testing.assert_array_equal(ours.uniforms(1, -1.0, 1.0), [one.uniform(-1.0, 1.0, 1) for one in numpys])
         np.testing.assert_array_equal(ours.uniforms(5, -0.05, 0.05), [one.uniform(-0.05, 0.05, 5) for one in numpys])
 
 

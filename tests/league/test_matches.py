@@ -287,7 +287,8 @@ def test_matches_that_the_end_of_a_run_cut_are_played_by_the_resumed_run() -> No
     train(matchmaker, 100)
     cut, workers = Playing(cut_after=0), Playing()
     asyncio.run(play_matches(matchmaker, cut, {}))
-    assert len(cut.calls) == 1 and not matchmaker.matches.payoffs.cells
+    assert len(cut.calls) == 1
+    assert not matchmaker.matches.payoffs.cells
     resumed.load_state(from_bytes(to_bytes(matchmaker.state())))
     rounds = []
     for _ in range(3):

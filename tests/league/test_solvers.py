@@ -1,5 +1,6 @@
 """Meta-strategies beside enumeration, known games and OpenSpiel's dynamics."""
 
+from collections.abc import Sequence
 from itertools import combinations
 
 import numpy as np
@@ -13,7 +14,6 @@ from marlflow.league import solvers
 from marlflow.league.solvers import (
     SOLVERS,
     expected_payoffs,
-    exploitability_within,
     general_sum,
     nash,
     prd,
@@ -30,6 +30,12 @@ GAMES = hnp.arrays(np.float64, (4, 4), elements=st.integers(-20, 20).map(float))
 
 def zero_sum(game: np.ndarray) -> np.ndarray:
     return np.stack([game, -game])
+
+
+def exploitability_within(payoffs: np.ndarray, strategies: Sequence[np.ndarray]) -> float:
+    """The sum over roles of what the best member would gain by deviating from its mixture (NashConv)."""
+    by_role = [expected_payoffs(payoffs, strategies, role) for role in range(len(strategies))]
+    return sum(float(values.max() - mixture @ values) for values, mixture in zip(by_role, strategies, strict=True))
 
 
 def value_by_enumeration(game: np.ndarray) -> float:

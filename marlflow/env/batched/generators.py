@@ -20,7 +20,7 @@ _INIT_A, _MULT_A, _INIT_B, _MULT_B = 0x43B0D7E5, 0x931E8875, 0x8B51F9DD, 0x58F38
 _MIX_L, _MIX_R = np.uint32(0xCA01F9DD), np.uint32(0x4973F715)
 _WORD = 0xFFFFFFFF
 _MULTIPLIER = 0x2360ED051FC65DA44385DF649FCCF645
-_S1, _S11, _S16, _S32, _S58, _S63, _S64 = (np.uint64(bits) for bits in (1, 11, 16, 32, 58, 63, 64))
+_S1, _S11, _S32, _S58, _S63, _S64 = (np.uint64(bits) for bits in (1, 11, 32, 58, 63, 64))
 _LOW_WORD = np.uint64(_WORD)
 
 
@@ -48,11 +48,6 @@ class Generators:
     def _next(self) -> Array:
         self._advance()
         return _output(self._high, self._low)
-
-    def uniform(self, low: float = 0.0, high: float = 1.0) -> Array:
-        """Draw `Generator.uniform(low, high)`: float64 [N]."""
-        drawn: Array = low + (high - low) * ((self._next() >> _S11) * 2.0**-53)
-        return drawn
 
     def uniforms(self, count: int, low: float = 0.0, high: float = 1.0) -> Array:
         """Draw `Generator.uniform(low, high, count)`: float64 [N, count]."""
@@ -160,10 +155,6 @@ class FewGenerators:
 
     def __init__(self, seeds: Array) -> None:
         self._generators = [np.random.default_rng(seed) for seed in seeds.tolist()]
-
-    def uniform(self, low: float = 0.0, high: float = 1.0) -> Array:
-        """Draw float64 [N]."""
-        return self.uniforms(1, low, high)[:, 0]
 
     def uniforms(self, count: int, low: float = 0.0, high: float = 1.0) -> Array:
         """Draw float64 [N, count]."""

@@ -53,7 +53,6 @@ class RayWorkers:
         address: Address | None = None,
         numbers: Sequence[int] | None = None,
     ) -> None:
-        self._spec = spec
         self._learning = spec.learning
         self._actors = actors
         self._inference = inference
