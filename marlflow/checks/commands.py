@@ -11,7 +11,7 @@ from marlflow.checks.rehearsal import rehearsal_problems
 from marlflow.checks.validation import problems_of
 from marlflow.config.checked import CheckedExperiment
 from marlflow.config.environment import environment_name
-from marlflow.config.experiment import Experiment
+from marlflow.config.experiment import Experiment, RuntimeConfig
 from marlflow.config.placement import cluster_address
 from marlflow.config.plans import drawn_plan
 from marlflow.config.policy_assignment import subject_of
@@ -56,14 +56,19 @@ def check(
 
 def machines_of(experiment: Experiment | None) -> Machines | None:
     """Return the hardware of this machine or of the Ray cluster joined; None if not known yet."""
-    return None if experiment is None else runtime_of(experiment).machines()
+    # Of another type, its check says so.
+    if experiment is None or not isinstance(experiment.runtime, RuntimeConfig):
+        return None
+    return runtime_of(experiment).machines()
 
 
 def machines_to_plan_for(experiment: Experiment | None) -> Machines | None:
     """Return `machines_of`, but connect briefly to the cluster that it joins; imports Ray only for that."""
-    if experiment is None or (address := cluster_address(experiment.runtime)) is None:
+    if experiment is None or not isinstance(experiment.runtime, RuntimeConfig):
+        return None
+    if (address := cluster_address(experiment.runtime)) is None:
         # A process that is connected to Ray has imported it.
-        if experiment is None or experiment.runtime.name == "inline" or "ray" in sys.modules:
+        if experiment.runtime.name == "inline" or "ray" in sys.modules:
             return machines_of(experiment)
         return Machines([local_resources()], here=True)
     from marlflow.runtime.ray.cluster import free_machines

@@ -30,6 +30,7 @@ from marlflow.config.overrides import Prepared
 from marlflow.config.recorded import check_modules, working_in
 from marlflow.config.schema import plain_values
 from marlflow.config.trust import is_own, untrusted
+from marlflow.runs.saved_runs import check_marks
 
 _NAMED = ("command-line", "hydra.searchpath in command-line")
 """Hydra's message about folders of configuration groups that --config-dir, or hydra.searchpath=[...], named."""
@@ -74,6 +75,7 @@ def _run_dir(words: Sequence[str]) -> tuple[Path, list[str]]:
     run_dir = Path(words[0]).resolve()
     if not run_dir.is_dir():
         raise ConfigInvalid([f"there is no directory {words[0]}; resume needs that of a run: {_USAGE}"])
+    check_marks(run_dir, words[0])
     check_resumed(run_dir)
     return run_dir, list(words[1:])
 

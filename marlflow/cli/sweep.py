@@ -20,6 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from marlflow.base.errors import MarlflowError, RuntimeFailed
 from marlflow.base.links import check_links
+from marlflow.cli.arguments import CONFIG_DIR
 from marlflow.cli.sweep_jobs import JobFailed, SweepJob, finished_on_signal
 from marlflow.cli.sweep_records import Direction, JobRecord, best_of, read_records, table, write_csv
 from marlflow.config.compose import GRID_SWEEPER, PLUGIN, hand_to_hydra, is_installed
@@ -31,13 +32,14 @@ _HYDRA_KEY = re.compile(r"[+~]*hydra[./]")
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """A sweep: its `words` as typed, for a user to run a job again, and the `config` of the first job.
+    """A sweep: its `words` and `config_dirs` as typed, to run a job again, and the `config` of the first job.
 
     `fixed` are the keys of the overrides that all jobs share, `folder` is the sweep's folder. With a `direction`, the
     best job is shown.
     """
 
     words: Sequence[str]
+    config_dirs: Sequence[str]
     config: DictConfig
     fixed: Sequence[str]
     folder: Path
@@ -94,7 +96,9 @@ class Sweep:
     def _words_of(self, record: JobRecord) -> list[str]:
         fixed = [word for word in self.words if not _HYDRA_KEY.match(word) and _key(word) in self.fixed]
         is_named_sweep = self.config.hydra.mode is RunMode.MULTIRUN  # in the configuration, not by -m
-        return ["marlflow", "train", *fixed, *record.settings, *(["hydra.mode=RUN"] if is_named_sweep else [])]
+        folders = [word for folder in self.config_dirs for word in (CONFIG_DIR, folder)]
+        mode = ["hydra.mode=RUN"] if is_named_sweep else []
+        return ["marlflow", "train", *folders, *fixed, *record.settings, *mode]
 
 
 def _key(word: str) -> str:

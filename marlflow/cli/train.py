@@ -53,7 +53,8 @@ def run_train(words: list[str]) -> int:
     discard_unless_used(checked, several)
     if several:
         named = [] if folder is None else [f"{_folder_key(several)}={quoted(folder)}"]
-        sweep = Sweep(parsed.overrides, config, ready.fixed, sweep_folder(config, folder), direction_of(config))
+        target = sweep_folder(config, folder)
+        sweep = Sweep(parsed.overrides, parsed.config_dirs, config, ready.fixed, target, direction_of(config))
         return sweep.run([*parsed.hydra_flags, *ready.overrides, *named])
     from marlflow.driver.train import train_checked
 

@@ -62,7 +62,8 @@ def run_tune(arguments: Arguments) -> int:
     schedule = _schedule(checked, arguments)
     population = _population(checked, ready, jobs, arguments)
     template = new_folder_of(ready.config, several=True)
-    sweep = Sweep(words, ready.config, ready.fixed, sweep_folder(ready.config, template), arguments["direction"])
+    folder = sweep_folder(ready.config, template)
+    sweep = Sweep(words, parsed.config_dirs, ready.config, ready.fixed, folder, arguments["direction"])
     return _run(sweep, jobs, schedule, population, arguments)
 
 

@@ -20,6 +20,7 @@ from marlflow.config.checked import CheckedExperiment
 from marlflow.config.description import describe
 from marlflow.config.experiment import Experiment
 from marlflow.config.plans import drawn_plan
+from marlflow.driver.episode_metrics import WINDOW_EPISODES
 from marlflow.driver.learner_totals import LearnerTotals
 from marlflow.driver.run_metrics import RunMetrics
 from marlflow.driver.service import Service
@@ -39,6 +40,7 @@ class Notices(Service):
         self._checked, self._metrics, self._console = checked, metrics, console
         # Learners with an update that was ended early, each of which is reported once.
         self._cut: set[str] = set()
+        self._has_looked_for_infos = False
 
     def notify(self, text: str) -> None:
         """Write a notice."""
@@ -57,6 +59,22 @@ class Notices(Service):
     async def after_round(self, round: Round) -> None:
         for note in {receipt.compiled.note for receipt in round.receipts} - {""}:
             self.notify(note)
+        if self._metrics.episodes >= WINDOW_EPISODES:
+            self._look_for_infos()
+
+    def _look_for_infos(self) -> None:
+        """Once, say which of the `metrics` that were asked for no episode has had."""
+        if self._has_looked_for_infos or not self._metrics.episodes:
+            return
+        self._has_looked_for_infos = True
+        seen = {name for totals in self._metrics.policies.values() for name in totals.played.infos}
+        for name, metric in self._checked.experiment.metrics.items():
+            if name not in seen:
+                when = "at an agent's end" if metric.at == "end" else "at any env step"
+                self.notify(
+                    f"metrics.{name} has no value: in {self._metrics.episodes:,} episodes, no info had a number "
+                    f"{metric.info!r} {when}"
+                )
 
     def updated(self, learner: str, update: Update) -> None:
         if update.note:
@@ -69,6 +87,7 @@ class Notices(Service):
             )
 
     def close(self) -> None:
+        self._look_for_infos()
         for name, totals in self._metrics.learners.items():
             if totals.updates == 0:
                 sampled = self._metrics.agent_steps_sampled

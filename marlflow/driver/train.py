@@ -199,7 +199,7 @@ def _run(
         stack.callback(relay.close)
         stack.callback(runtime.close)
         changed = [] if checkpoint is None else _changed(files[EXPERIMENT], run_dir / EXPERIMENT)
-        _notify([*_warn_of_skipped(checkpoint), *changed, *_start_notices(checked)], run_console)
+        _notify([*_of_skipped(checkpoint), *changed, *_start_notices(checked)], run_console)
         run: Run | None = None
         with _runtime_loss_raised(shutdown, run_dir):
             try:
@@ -306,11 +306,11 @@ def _write(files: Mapping[str, str], run_dir: Path) -> None:
             raise ConfigInvalid([f"{path} cannot be written: {error}"]) from error
 
 
-def _warn_of_skipped(checkpoint: Checkpoint | None) -> Sequence[str]:
+def _of_skipped(checkpoint: Checkpoint | None) -> Sequence[str]:
     notice = skipped(checkpoint) if checkpoint is not None else None
     if notice is None:
         return []
-    log.warning(notice)
+    log.info(notice)
     return [notice]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from marlflow.base.errors import InvalidInput, NotCompiled
+from marlflow.base.errors import InvalidInput, NotCompiled, UserCodeFailed
 from marlflow.base.limits import Limit
 from marlflow.compiled import xla
 from marlflow.learner.gradient_exchange import GradientExchange
@@ -382,7 +382,8 @@ class _Program:
             raise
         except Exception as error:
             # If the loss itself is wrong, autograd raises an error, too.
-            raise NotCompiled(f"{type(error).__name__} while it was compiled: {error}") from error
+            what = "this failed" if isinstance(error, UserCodeFailed) else type(error).__name__
+            raise NotCompiled(f"{what} while it was compiled: {error}") from error
         compiled = flat.gradient.clone()
         self._restore(before)
         index = np.arange(size) if order is None else order[0, :size]

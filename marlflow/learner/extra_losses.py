@@ -12,8 +12,9 @@ from typing import Any, Final, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from marlflow.base.errors import ConfigInvalid, InvalidInput, Problem
+from marlflow.base.errors import ConfigInvalid, InvalidInput, MarlflowError, Problem, UserCodeFailed
 from marlflow.base.schedules import Schedule, ScheduledFloat, initial_value
+from marlflow.env.episode_location import raised
 from marlflow.learner.part_state import MULTIPLIER
 
 ExtraLossFunction: TypeAlias = Callable[[Any, Mapping[str, Tensor]], Tensor]
@@ -73,8 +74,16 @@ class AddedLoss:
         return value.detach()
 
     def value(self, module: Any, minibatch: Mapping[str, Tensor]) -> Tensor:
-        """Return the value, a scalar with gradient; raises InvalidInput if it is something else."""
-        value: object = self.function(module, minibatch)
+        """Return the value, a scalar with gradient.
+
+        Raises InvalidInput if it is something else, and UserCodeFailed if the function raises.
+        """
+        try:
+            value: object = self.function(module, minibatch)
+        except MarlflowError:
+            raise  # of marlflow's own parts, and what cannot be compiled
+        except Exception as error:
+            raise UserCodeFailed(f"extra loss {self.name!r}", raised(error)) from error
         if isinstance(value, Tensor) and value.dim() == 0:
             return value
         found = f"a tensor {list(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"

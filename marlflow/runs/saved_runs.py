@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from marlflow.base.errors import CheckpointUnusable, ConfigInvalid
 from marlflow.base.files import cache_folder
@@ -86,16 +86,19 @@ def _chosen(run_dir: Path, which: Which, scores: Callable[[], Mapping[int, float
         return store.load()
     if which != "best":
         return store.at(which)
-    if (best := store.best(scores)) is not None:
+    metric = _recorded(run_dir, "checkpoint").get("best")
+    if (best := store.best(dict if metric else scores)) is not None:
         return best
     newest_whole, whole = store.load(), store.whole()
+    why = (
+        f"its checkpoint.best, {metric}, had no value at any of them"
+        if metric
+        else "the run had no checkpoint.best, a metric such as policies.<id>.eval_return_mean, and no evaluation of "
+        "its only learner at a checkpoint"
+    )
     kept = ", ".join(f"{one.env_steps}{' (the newest)' * (one.env_steps == newest_whole.env_steps)}" for one in whole)
     raise CheckpointUnusable(
-        [
-            f"which checkpoint of {run_dir} is the best is not known: the run had no checkpoint.best, a metric such as "
-            "policies.<id>.eval_return_mean, and no evaluation of its only learner at a checkpoint; choose one by its "
-            f"env steps: {kept}"
-        ]
+        [f"which checkpoint of {run_dir} is the best is not known: {why}; choose one by its env steps: {kept}"]
     )
 
 
@@ -136,9 +139,7 @@ def run_folder(given: Path | str, purpose: str, verb: str) -> Path:
         return run_dir
     if not run_dir.is_dir():
         raise ConfigInvalid([f"there is no directory {given}; {purpose} needs that of a run"])
-    if not any((run_dir / mark).exists() for mark in RUN_MARKS):
-        near = suggestion(run_dir.resolve())
-        raise ConfigInvalid([f"{given} is not the directory of a run: it has none of {', '.join(RUN_MARKS)}{near}"])
+    check_marks(run_dir, given)
     check_links(run_dir)
     if not folder(run_dir).is_dir():
         raise ConfigInvalid(
@@ -148,6 +149,13 @@ def run_folder(given: Path | str, purpose: str, verb: str) -> Path:
             ]
         )
     return run_dir
+
+
+def check_marks(folder: Path, given: Path | str) -> None:
+    """Raise ConfigInvalid if a folder, which was `given` like this, has nothing that a run leaves."""
+    if not any((folder / mark).exists() for mark in RUN_MARKS):
+        near = suggestion(folder.resolve())
+        raise ConfigInvalid([f"{given} is not the directory of a run: it has none of {', '.join(RUN_MARKS)}{near}"])
 
 
 def suggestion(given: Path) -> str:
@@ -211,20 +219,22 @@ def unknown_members(labels: Collection[str], checkpoint: Checkpoint, base: Path)
     if "league" in identity or not isinstance(policies, dict):
         return
     run_dir = checkpoint.path.parent.parent
-    known = list(dict.fromkeys([*policies, *frozen_names(checkpoint), *_declared(run_dir), RANDOM, TEAM, MIXTURE]))
+    # Opponents of its evaluation are none of a checkpoint's policies.
+    declared = _recorded(run_dir, "policies")
+    known = list(dict.fromkeys([*policies, *frozen_names(checkpoint), *declared, RANDOM, TEAM, MIXTURE]))
     for label in labels:
         is_elsewhere = ":" in label or label.endswith(EXPORTED) or (base / label).exists()
         if label not in known and not is_elsewhere:
             yield no_member(label, known[:-1])
 
 
-def _declared(run_dir: Path) -> Collection[str]:
-    """Return the policies of a run's experiment: opponents of its evaluation are none of a checkpoint's."""
+def _recorded(run_dir: Path, key: str) -> Mapping[str, Any]:
+    """Return a mapping of a run's recorded experiment; empty if it is not there or cannot be read."""
     try:
-        policies = json.loads((run_dir / EXPERIMENT).read_text(encoding="utf-8"))["policies"]
+        found = json.loads((run_dir / EXPERIMENT).read_text(encoding="utf-8"))[key]
     except (OSError, ValueError, RecursionError, KeyError, TypeError):
-        return ()
-    return policies if isinstance(policies, dict) else ()
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def frozen_names(checkpoint: Checkpoint) -> list[str]:

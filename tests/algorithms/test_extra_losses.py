@@ -167,7 +167,10 @@ REFUSED: Mapping[str, tuple[Any, str]] = {
         lambda m, rows: torch.ones((), requires_grad=True),
         "does not depend on the parameters that its loss group trains; give it another group=...",
     ),
-    "raises": (lambda module, rows: rows["nothing"], "breaks on 2 rows of this policy's spaces: KeyError: 'nothing'"),
+    "raises": (
+        lambda module, rows: rows["nothing"],
+        "2 rows of this policy's spaces: extra loss 'own': KeyError: 'nothing'",
+    ),
     "a text as coefficient": (
         ExtraLoss(entropy_floor, "0.1"),
         "own.coefficient must be a number or Schedule or null, not '0.1'",
@@ -195,6 +198,14 @@ def test_what_cannot_be_an_extra_loss_is_refused_with_one_sentence(case: str) ->
     (problem,) = problems_of(replace(SMALL_PPO, extra_losses={"own": loss}))
     assert said in problem
     assert len(problem) < 2_000
+
+
+def test_one_that_raises_while_it_is_compiled_is_named_with_its_lines() -> None:
+    losses = {"right": entropy_floor, "own": lambda module, rows: module.actorr(rows["obs"]).mean()}
+    (problem,) = problems_of(replace(SMALL_PPO, extra_losses=losses, compile=True))
+    assert "compile=true, and this failed while it was compiled: extra loss 'own': AttributeError: " in problem
+    assert "test_extra_losses.py" in problem
+    assert 'module.actorr(rows["obs"])' in problem
 
 
 @pytest.mark.parametrize("name", ["policy", "a.b", "a/b", 5, *RESERVED])

@@ -134,6 +134,12 @@ def of_another_format(run: Path) -> None:
         path.write_text(re.sub('"format": \\d+', '"format": 7', path.read_text(encoding="utf-8")), encoding="utf-8")
 
 
+def of_no_run(run: Path) -> None:
+    shutil.rmtree(run)
+    run.mkdir()
+    (run / "notes.txt").write_text("of something else", encoding="utf-8")
+
+
 def overrides_that_are_no_list(run: Path) -> None:
     (run / ".hydra" / "overrides.yaml").write_text("a: [", encoding="utf-8")
 
@@ -142,6 +148,7 @@ CASES: dict[str, Spoilt] = {
     "no directory": (nothing, [], ["resume needs the directory of a run first: marlflow resume <run directory>"]),
     "an override first": (nothing, ["seed=1"], ["resume needs the directory of a run first"]),
     "not there": (nothing, ["nowhere"], ["there is no directory nowhere; resume needs that of a run"]),
+    "no run's": (of_no_run, ["run"], ["run is not the directory of a run: it has none of run.json, "]),
     "two directories": (nothing, ["run", "other"], ["'other' is not of the form key=value"]),
     "no .hydra": (without_hydra, ["run"], ["run has no .hydra/overrides.yaml, which `marlflow train` leaves"]),
     "a checkpoint of it": (nothing, ["run/checkpoints/400"], [" (did you mean ", "/run?)"]),

@@ -77,7 +77,8 @@ def test_a_refused_trial_has_its_error_in_its_record(tmp_path: Path) -> None:
 def test_all_trials_are_in_the_table_and_the_best_is_named(marlflow: Marlflow, tmp_path: Path) -> None:
     # 73 env steps would come before the first round, of 100.
     asha = ("parallel=1", "reduction_factor=3.5")
-    words = (*TUNE, *LONG, OBJECTIVE, "seed=1,2,3", "hydra.sweep.dir=several", *asha)
+    (tmp_path / "own" / "experiment").mkdir(parents=True)
+    words = (*TUNE, *LONG, OBJECTIVE, "seed=1,2,3", "hydra.sweep.dir=several", "config_dir=own", *asha)
     said = marlflow("tune", *words)
     assert said.code == 0, said.err
     assert "3 trials, 1 at a time; asha ends the worse ones from 100 env steps on" in said.out
@@ -90,7 +91,9 @@ def test_all_trials_are_in_the_table_and_the_best_is_named(marlflow: Marlflow, t
     assert done[0]["ended_by"] == "stop.env_steps=900"
     best = max(done, key=lambda row: float(row["objective"]))
     assert f"best: job {best['job']}, policies.cart.return_mean " in said.out
-    assert said.out.splitlines()[-1].endswith(f" seed={best['seed']}")
+    again = said.out.splitlines()[-1]
+    assert again.startswith("  marlflow train --config-dir own ")
+    assert again.endswith(f" seed={best['seed']}")
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,8 @@ class Alarm(mf.Callback):
     address: str = "nobody"
     headers: Mapping[str, str] | None = None
 
+    def ended(self, result: object) -> None: ...
+
 
 class NoCallback:
     def reported(self, record: object) -> None: ...
@@ -96,6 +98,24 @@ def test_bad_input_is_one_problem_that_names_its_key(override: str, said: str | 
     else:
         (problem,) = problems
         assert problem.startswith(said)
+
+
+class Misspelled(mf.Callback):
+    """Its method would never be called."""
+
+    def on_report(self, record: object) -> None: ...
+
+
+class Idle(mf.Callback):
+    """It has no method."""
+
+
+def test_a_callback_that_nothing_would_call_is_refused() -> None:
+    made = replace(small_run(), callbacks={"a": Misspelled(), "b": Idle(), "c": Alarm("me")})
+    misspelled, idle = callback_problems(made)
+    said = "overrides no method of marlflow.Callback, so nothing would call it"
+    assert misspelled == f"callbacks.a: Misspelled {said}; did you mean 'reported'?"
+    assert idle.startswith(f"callbacks.b: Idle {said}; its methods are problems, began, ")
 
 
 def test_callbacks_from_python_are_checked_too() -> None:

@@ -102,6 +102,19 @@ def test_evaluations_have_figures_and_a_run_may_aim_at_one(tmp_path: Path) -> No
     assert ppo.infos["last"].value > 0.0
 
 
+def test_a_figure_that_no_episode_has_is_named(tmp_path: Path) -> None:
+    asked = {"final": mf.InfoMetric("half"), "typo": mf.InfoMetric("haalf"), "sums": mf.InfoMetric("stepp", at="sum")}
+    walked = replace(experiment(mf.Env(telling, {}, num_envs=4), stop=mf.Stop(env_steps=400)), metrics=asked)
+    mf.train(walked, tmp_path)
+    log = (tmp_path / "run.log").read_text(encoding="utf-8")
+    named = re.findall(r"metrics\.(\w+) has no value: in (\d+) episodes, no info had a number '(\w+)' (at .*)", log)
+    assert [(name, key, when) for name, _, key, when in named] == [
+        ("typo", "haalf", "at an agent's end"),
+        ("sums", "stepp", "at any env step"),
+    ]
+    assert all(int(episodes) > 0 for _, episodes, _, _ in named)
+
+
 class FirstTells(RockPaperScissors):
     """player_0 wins each game by its infos, whatever rewards say; infos of player_1 have no `told`."""
 

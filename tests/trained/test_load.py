@@ -158,6 +158,18 @@ def test_any_checkpoint_can_be_loaded_and_the_best_is_that_of_the_metric(tmp_pat
         mf.load(tmp_path / "run", 7)
 
 
+def test_a_metric_without_a_value_has_no_best_checkpoint(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {
+        "checkpoint": mf.CheckpointConfig(every_env_steps=80, best="policies.prey.infos.fuel"),
+        "metrics": {"fuel": mf.InfoMetric("fuell")},
+        "evaluation": mf.Evaluation(every_env_steps=80, episodes=3),
+    }
+    mf.train(small_run(env_steps=160, **changes), tmp_path / "run")
+    said = r"the best is not known: its checkpoint.best, policies.prey.infos.fuel, had no value at any of them; choose"
+    with pytest.raises(mf.CheckpointUnusable, match=said):
+        mf.load(tmp_path / "run", "best")
+
+
 def test_without_that_metric_the_best_is_that_of_the_evaluations(tmp_path: Path) -> None:
     changes: dict[str, Any] = {
         "policies": {"prey": mf.Policy(mf.DQN(learning_starts_agent_steps=50), mf.MLP((8,)))},
