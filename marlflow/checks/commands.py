@@ -56,7 +56,7 @@ def check(
 
 def machines_of(experiment: Experiment | None) -> Machines | None:
     """Return the hardware of this machine or of the Ray cluster joined; None if not known yet."""
-    # Of another type, its check says so.
+    # A runtime of another type is refused by its check.
     if experiment is None or not isinstance(experiment.runtime, RuntimeConfig):
         return None
     return runtime_of(experiment).machines()

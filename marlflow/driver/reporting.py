@@ -34,7 +34,7 @@ from marlflow.sampling.receipts import Fault
 
 log = logging.getLogger("marlflow")
 
-# Of each learner, this many calls of Learn are kept, which are some minutes of the fastest ones.
+# The last calls of Learn that are kept of each learner: some minutes of the fastest ones.
 _MOST_CALLS = 10_000
 
 
