@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
 
 from marlflow.base.errors import Problem
 from marlflow.base.schedules import initial_value, scheduled
+from marlflow.base.sentences import overrides_nothing
 from marlflow.flow import Flow, Plan
 from marlflow.flow.protocols import name_of
 from marlflow.learner.extra_losses import ExtraLosses
@@ -105,6 +106,9 @@ def part_problems(algorithm: TorchAlgorithm, parts: Mapping[str, Part], spaces: 
     terms = dict.fromkeys(algorithm.extra_losses, "extra_losses")
     states: dict[str, str] = {}
     for name, part in parts.items():
+        if idle := overrides_nothing(type(part), Part):
+            yield Problem(f"has a part {name!r} without effect: {idle}", algorithm.name)
+            continue
         if unfit := list(part.validate(algorithm, spaces, model) or ()):
             yield from unfit
             continue

@@ -97,6 +97,23 @@ def meant(name: str, known: Collection[str], what: str = "it has") -> str:
     return f"; did you mean {close!r}?"
 
 
+def overrides_nothing(kind: type, base: type) -> str | None:
+    """Return a sentence on a class that overrides no method of its public `base`, perhaps since its own are misspelled.
+
+    >>> class Base:
+    ...     def reported(self): ...
+    >>> overrides_nothing(type("Mine", (Base,), {"on_report": print}), Base)
+    "Mine overrides no method of marlflow.Base, so nothing would call it; did you mean 'reported'?"
+    """
+    methods = [name for name, method in vars(base).items() if callable(method) and not name.startswith("_")]
+    if any(getattr(kind, name) is not getattr(base, name) for name in methods):
+        return None
+    own = [name for name in dir(kind) if not name.startswith("_") and not hasattr(base, name)]
+    misspelled = next((name for name in own if nearest(name, methods)), "")
+    instead = meant(misspelled, methods, "its methods are")
+    return f"{kind.__name__} overrides no method of marlflow.{base.__name__}, so nothing would call it{instead}"
+
+
 def misspelled_key(path: str, key: str, known: Collection[str], owner: str) -> str:
     """Report an unknown configuration `key`, mostly a misspelled one, at `path`; `owner` has the `known` keys.
 

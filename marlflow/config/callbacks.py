@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, Final
 
-from marlflow.base.sentences import meant, nearest
+from marlflow.base.sentences import overrides_nothing
 from marlflow.config.construct import LEFT, build, imported
 from marlflow.config.experiment import Experiment
 from marlflow.config.target_nodes import TARGET
@@ -73,23 +73,12 @@ def callback_problems(experiment: Experiment) -> Iterator[str]:
                 continue
             path, settings = f"{section}.{name}", _settings(callback)
             yield from _secrets(settings, path)
-            if problem := _overrides_nothing(type(callback)):
+            if problem := overrides_nothing(type(callback), Callback):
                 yield f"{path}: {problem}"
             try:
                 yield from (f"{path} {problem}" for problem in callback.problems())
             except Exception as error:  # noqa: BLE001  code of a user
                 yield f"{path}: {type(callback).__name__}.problems() raised {raised(error)}"
-
-
-def _overrides_nothing(kind: type[Callback]) -> str | None:
-    """Return the problem of a class that overrides no method of Callback, perhaps because its own are misspelled."""
-    methods = [name for name, method in vars(Callback).items() if callable(method) and not name.startswith("_")]
-    if any(getattr(kind, name) is not getattr(Callback, name) for name in methods):
-        return None
-    own = [name for name in dir(kind) if callable(getattr(kind, name)) and not hasattr(Callback, name)]
-    misspelled = next((name for name in own if nearest(name, methods)), "")
-    instead = meant(misspelled, methods, "its methods are")
-    return f"{kind.__name__} overrides no method of marlflow.Callback, so nothing would call it{instead}"
 
 
 def _settings(callback: object) -> Mapping[str, Any]:

@@ -284,6 +284,19 @@ def test_learners_on_the_workers_keep_no_state_that_changes() -> None:
     assert list(with_reference.validate(SEEN, SMALL)) == list(mf.DDPPO().validate(SEEN, SMALL))
 
 
+class Misspelled(mf.Part):
+    def extra_loss(self) -> Any:
+        raise AssertionError("nothing calls it")
+
+
+def test_a_part_that_nothing_would_call_is_refused() -> None:
+    (told,) = mf.PPO(parts={"own": Misspelled()}).validate(SEEN, SMALL)
+    assert str(told) == (
+        "ppo has a part 'own' without effect: Misspelled overrides no method of marlflow.Part, so nothing would call "
+        "it; did you mean 'extra_losses'?"
+    )
+
+
 def test_groups_of_several_parts_share_no_parameter_and_leave_out_none() -> None:
     for names in (("all", "cost"), ("cost", "all")):
         every = {"all": Everything(), "cost": mf.CostLimit(1.0)}
