@@ -121,7 +121,7 @@ def test_the_arguments_of_a_game_are_taken_and_wrong_ones_refused():
         ({"name": "hex", "parameters": {"sise": 5}}, "hex of pgx cannot be made with sise=5: TypeError"),
         ({"name": "hex", "parameters": {"size": 5}}, "hex of pgx cannot be made with size=5: TypeError"),
         ({"first_player": "random"}, "there is no first_player 'random'; there are player_0, drawn"),
-        ({"name": "hex", "render_mode": "rgb_array"}, "pgx_hex has no render mode 'rgb_array'"),
+        ({"render_mode": "human"}, "pgx_connect_four has no render mode 'human'; it has rgb_array"),
     ):
         with pytest.raises(mf.ConfigInvalid, match=expected):
             batched_env(2, **arguments)
