@@ -106,7 +106,7 @@ def part_problems(algorithm: TorchAlgorithm, parts: Mapping[str, Part], spaces: 
     terms = dict.fromkeys(algorithm.extra_losses, "extra_losses")
     states: dict[str, str] = {}
     for name, part in parts.items():
-        if idle := overrides_nothing(type(part), Part):
+        if idle := overrides_nothing(part, Part):
             yield Problem(f"has a part {name!r} without effect: {idle}", algorithm.name)
             continue
         if unfit := list(part.validate(algorithm, spaces, model) or ()):

@@ -97,17 +97,19 @@ def meant(name: str, known: Collection[str], what: str = "it has") -> str:
     return f"; did you mean {close!r}?"
 
 
-def overrides_nothing(kind: type, base: type) -> str | None:
-    """Return a sentence on a class that overrides no method of its public `base`, perhaps since its own are misspelled.
+def overrides_nothing(one: object, base: type) -> str | None:
+    """Return a sentence on an object that overrides no method of its public `base`, perhaps as its own are misspelled.
 
     >>> class Base:
     ...     def reported(self): ...
-    >>> overrides_nothing(type("Mine", (Base,), {"on_report": print}), Base)
+    >>> overrides_nothing(type("Mine", (Base,), {"on_report": print})(), Base)
     "Mine overrides no method of marlflow.Base, so nothing would call it; did you mean 'reported'?"
     """
     methods = [name for name, method in vars(base).items() if callable(method) and not name.startswith("_")]
-    if any(getattr(kind, name) is not getattr(base, name) for name in methods):
+    # Asked of the object, which may have methods that its class has not.
+    if any(getattr(getattr(one, name), "__func__", None) is not getattr(base, name) for name in methods):
         return None
+    kind = type(one)
     own = [name for name in dir(kind) if not name.startswith("_") and not hasattr(base, name)]
     misspelled = next((name for name in own if nearest(name, methods)), "")
     instead = meant(misspelled, methods, "its methods are")

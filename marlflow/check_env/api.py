@@ -266,5 +266,7 @@ def _of_results(receipt: Receipt, other: Receipt) -> str | None:
 def _first_difference(column: Array, other: Array) -> int | None:
     if column.shape != other.shape or column.dtype != other.dtype:
         return 0
-    differs = (column != other).reshape(len(column), -1).any(axis=1) if len(column) else np.zeros(0, bool)
+    # NaN is not equal to itself: log-probabilities of actions that were drawn from no density, for example.
+    differing = (column != other) & ((column == column) | (other == other))  # noqa: PLR0124
+    differs = differing.reshape(len(column), -1).any(axis=1) if len(column) else np.zeros(0, bool)
     return int(differs.argmax()) if differs.any() else None

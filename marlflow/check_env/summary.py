@@ -37,8 +37,10 @@ def episodes_of(played: Played, conserved: bool | None, seed: int, episodes: int
 
 def _is_zero_sum(played: Played) -> bool | None:
     returns = [list(result.returns.values()) for result in played.results]
-    # Exactly zero, by fsum: rounding of the sum must not decide. None if all returns are zero.
-    return not any(map(math.fsum, returns)) if any(map(any, returns)) else None
+    # None if all returns are zero.
+    if not any(map(any, returns)):
+        return None
+    return all(all(map(math.isfinite, one)) and _equal(math.fsum(one), 0.0, one) for one in returns)
 
 
 def groups_of(seats: Seats, fits: Mapping[str, Suitable], played: Played) -> tuple[GroupOutcome, ...]:

@@ -208,7 +208,8 @@ def column_row_problems(
     for need in _needs(policies, experiment):
         kind = "costs" if need.is_cost else "such numbers"
         if need.policy in recorded:
-            yield f"{need.subject} {need.needs}, and learns from records, which have no {kind}; set {need.way_out}"
+            why = f"learns from records, whose {kind} it is not given"
+            yield f"{need.subject} {need.needs}, and {why}; set {need.way_out}"
         elif list(policies[need.policy].learns_from or [need.policy]) != [need.policy]:
             yield (
                 f"{need.subject} {need.needs}, and learns from rows of other policies, whose {kind} are not its own; "

@@ -73,7 +73,7 @@ def callback_problems(experiment: Experiment) -> Iterator[str]:
                 continue
             path, settings = f"{section}.{name}", _settings(callback)
             yield from _secrets(settings, path)
-            if problem := overrides_nothing(type(callback), Callback):
+            if problem := overrides_nothing(callback, Callback):
                 yield f"{path}: {problem}"
             try:
                 yield from (f"{path} {problem}" for problem in callback.problems())

@@ -352,11 +352,18 @@ class CheckpointTiming(Service):
         self._budget = budget
         # Due after the first round, so that a folder that cannot be written is noticed at the start (decision 0024).
         self._due = 0
+        self._updates_saved = 0
 
     @property
     def has_news(self) -> bool:
-        """Whether env steps were taken since the last checkpoint."""
-        return self._metrics.env_steps not in (0, self._checkpointer.saved_at)
+        """Whether env steps were taken since the last checkpoint, or updates made, as of the last rows of a dataset."""
+        if self._metrics.env_steps != self._checkpointer.saved_at:
+            return self._metrics.env_steps != 0
+        return self._updates != self._updates_saved
+
+    @property
+    def _updates(self) -> int:
+        return sum(totals.updates for totals in self._metrics.learners.values())
 
     @property
     def is_due(self) -> bool:
@@ -364,6 +371,7 @@ class CheckpointTiming(Service):
         return self._every is not None and self._metrics.env_steps >= self._due
 
     def resumed(self, checkpoint: Checkpoint, report: ResumeReport) -> None:
+        self._updates_saved = self._updates
         if self._every is not None:
             self._due = self._metrics.env_steps + self._every
 
@@ -375,6 +383,7 @@ class CheckpointTiming(Service):
         """Take a checkpoint while nothing is in flight; count a failure as a fault."""
         while self._every is not None and self._metrics.env_steps >= self._due:
             self._due += self._every
+        updates = self._updates
         try:
             try:
                 path = self._save()
@@ -386,5 +395,5 @@ class CheckpointTiming(Service):
             self._budget.faulted(Fault(FaultKind.CHECKPOINTS_FAILED, where, str(failure), "", 0))
             self.failure = failure
             return
-        self.failure = None
+        self.failure, self._updates_saved = None, updates
         log.info("checkpoint %s", path)

@@ -71,10 +71,12 @@ def last_of_each_kind(
     """Return the last `count` episodes of each kind, in their order, and the number of all episodes by players.
 
     Episodes of one kind have the same agents with the same policies, so they count in the same windows, in which only
-    the last `count` would remain. Players are a set of policies and versions.
+    the last `count` would remain; of info columns that few episodes have, these. Players are a set of policies and
+    versions.
     """
     last: list[EpisodeResult] = []
     totals: dict[tuple[Any, ...], int] = {}
+    columns: dict[tuple[Any, ...], int] = {}
     # Episodes of a worker share their matchup, so it is read once.
     seats: dict[int, tuple[tuple[str, str], ...]] = {}
     for episode in reversed(episodes):
@@ -82,7 +84,12 @@ def last_of_each_kind(
             seated = seats[id(episode.matchup)] = tuple(episode.matchup.items())
         kind = (seated, *episode.returns)
         total = totals[kind] = totals.get(kind, 0) + 1
-        if total <= count:
+        is_kept = total <= count
+        for column, by_agent in episode.infos.items():
+            if by_agent:
+                have_it = columns[kind, column] = columns.get((kind, column), 0) + 1
+                is_kept |= have_it <= count
+        if is_kept:
             last.append(episode)
     by_policies: dict[frozenset[str], int] = {}
     for (seated, *agents), total in totals.items():

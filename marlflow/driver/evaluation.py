@@ -59,11 +59,15 @@ class Evaluator(Service):
         self._compile_s = self.spent_s = self.expected_s = 0.0
 
     def state(self) -> Tree:
-        return {"due_env_steps": self._due_env_steps, "spent_s": self.spent_s, "compile_s": self._compile_s}
+        # The times are left out while they are 0, so that checkpoints of versions without them can be resumed.
+        times = {"compile_s": self._compile_s, "expected_s": self.expected_s}
+        known = {name: time_s for name, time_s in times.items() if time_s}
+        return {"due_env_steps": self._due_env_steps, "spent_s": self.spent_s, **known}
 
     def load_state(self, state: Tree) -> None:
         self._due_env_steps, self.spent_s = state["due_env_steps"], state["spent_s"]
         self._compile_s = state.get("compile_s", 0.0)
+        self.expected_s = min(state.get("expected_s", 0.0), self._share.most_at_the_end_s)
 
     async def after_round(self, round: Round) -> None:
         if self._self_play is not None:
@@ -75,7 +79,7 @@ class Evaluator(Service):
             episodes = episodes or self._settings.episodes_at_the_end
             evaluated = await self._evaluate(episodes, self._share.left_s(self._elapsed_s(), self._played_s))
             # One that was cut, since the run ends, is played when the run is resumed.
-            if is_due and not evaluated.was_cut:
+            while is_due and not evaluated.was_cut and self._due_env_steps <= self._metrics.env_steps:
                 self._due_env_steps += self._settings.every_env_steps
 
     def at_end(self) -> None:

@@ -119,7 +119,8 @@ class NashConvEvaluator(Service):
 
     async def after_round(self, round: Round) -> None:
         if self._every_env_steps is not None and self._metrics.env_steps >= self._due_env_steps:
-            self._due_env_steps += self._every_env_steps
+            while self._due_env_steps <= self._metrics.env_steps:
+                self._due_env_steps += self._every_env_steps
             self._compute()
 
     def at_end(self) -> None:

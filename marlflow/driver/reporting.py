@@ -189,7 +189,8 @@ class ReportTiming(Service):
 
     async def after_round(self, round: Round) -> None:
         if self._metrics.env_steps >= self._due:
-            self._due += self._every
+            while self._due <= self._metrics.env_steps:
+                self._due += self._every
             self._report()
 
 

@@ -225,8 +225,9 @@ class RunMetrics(Service):
             self._add_to_windows(episode)
         for episode in episodes:
             for name, cost in means_by_policy(episode, COST).items():
-                self.policies[name].cost_total += cost
-                self.policies[name].cost_episodes += 1
+                if name in self.policies:
+                    self.policies[name].cost_total += cost
+                    self.policies[name].cost_episodes += 1
 
     def _add_to_windows(self, episode: EpisodeResult) -> None:
         for agent, total in episode.returns.items():

@@ -164,7 +164,8 @@ class StopConditions(Service):
         if reached and all(reached):
             return ", ".join(f"stop.policies.{name}.return_mean={target:g}" for name, target in stop.policies.items())
         learners = self._spec.learners
-        if learners and all(name in self._ended or self._has_read_all(name) for name in learners):
+        # A plan that has read all gets one more round, in which it ends and learns from what its stages still hold.
+        if learners and all(name in self._ended for name in learners):
             return "the end of what was recorded" if self._progress.finished else "every policy's own stop"
         return None
 

@@ -110,12 +110,14 @@ def videos(groups: Sequence[RunGroup], out: Path) -> tuple[list[RunVideo], list[
                 if problem := link_problem(run.folder, path):
                     notes.append(f"{problem}; the video is left out")
                     continue
-                size = path.stat().st_size
                 source = quote(os.path.relpath(path.resolve(), out.resolve()))
-                if size <= min(_EMBEDDED_BYTES, left):
-                    left -= size
-                    data = base64.b64encode(path.read_bytes()).decode("ascii")
-                    source = f"data:{FILMS[path.suffix.lower()]};base64,{data}"
+                try:
+                    if (size := path.stat().st_size) <= min(_EMBEDDED_BYTES, left):
+                        data = base64.b64encode(path.read_bytes()).decode("ascii")
+                        source = f"data:{FILMS[path.suffix.lower()]};base64,{data}"
+                        left -= size
+                except FileNotFoundError:
+                    continue  # a run that is not over has replaced it
                 name = path.relative_to(run.folder).as_posix()
                 found.append(RunVideo(group, run, name, FILMS[path.suffix.lower()], source))
     return found, notes

@@ -7,6 +7,7 @@ import io
 import json
 import re
 from collections.abc import Mapping, Sequence
+from itertools import count
 from typing import Any, Final, TypeAlias
 
 from marlflow.base.return_units import Units
@@ -236,7 +237,12 @@ def _steps(named: dict[str, dict[float, float]]) -> dict[str, Any]:
 
 def _slugs(names: Sequence[str]) -> list[str]:
     slugs = [_slug(name) for name in names]
-    return [slug if slugs.count(slug) == 1 else f"{slug}_{number}" for number, slug in enumerate(slugs, 1)]
+    found: list[str] = []
+    for slug in slugs:
+        numbered = (f"{slug}_{number}" for number in count(1))
+        is_free = slugs.count(slug) == 1
+        found.append(slug if is_free else next(name for name in numbered if name not in (*found, *slugs)))
+    return found
 
 
 def _slug(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,7 @@ class EarlyStop(Callback):
     """Ends the run once `metric` has not improved by more than `min_change` in `reports` reports in a row.
 
     `metric` is a path in a report, such as `policies.prey.eval_return_mean`; a path that no report has is refused
-    before the run. Reports without a value do not count. A resumed run counts on.
+    before the run. Reports without a value do not count, and NaN is no improvement. A resumed run counts on.
     """
 
     metric: str  #: path in a report: policies.<id>.eval_return_mean
@@ -35,14 +36,16 @@ class EarlyStop(Callback):
         """Compare a report with the best; raises KeyError if it has no such metric."""
         if (value := metric(record, self.metric)) is None:
             return None
-        change = 0.0 if self._best is None else float(value) - self._best
-        if self._best is None or (-change if self.lower_is_better else change) > self.min_change:
-            self._best, self._without = float(value), 0
+        value = float(value)
+        gain = math.inf if self._best is None else self._best - value if self.lower_is_better else value - self._best
+        if not math.isnan(value) and gain > self.min_change:
+            self._best, self._without = value, 0
             return None
         self._without += 1
         if self._without < self.reports:
             return None
-        return StopRun(f"{self.metric} has not improved in {self._without} reports, the best is {self._best:g}")
+        best = "it is not a number" if self._best is None else f"the best is {self._best:g}"
+        return StopRun(f"{self.metric} has not improved in {self._without} reports, {best}")
 
     def state(self) -> Mapping[str, Any]:
         """Return the best value, and the number of reports without an improvement."""

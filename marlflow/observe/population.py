@@ -21,7 +21,7 @@ from marlflow.base.random import key, named_seed
 from marlflow.base.ranges import Range, Share, Steps, Threshold
 from marlflow.observe.callback import Callback, ChangePolicy, MayChange, RoundEvent
 from marlflow.observe.report import ChangeableSetting, Report, RunInfo, metric
-from marlflow.observe.sinks import AppendedFile
+from marlflow.observe.sinks import AppendedFile, as_line
 
 POPULATION: Final = "population.jsonl"
 """Name of the file with what populations did, in a run's folder."""
@@ -183,7 +183,7 @@ class PopulationBasedTraining(Callback):
         assert self._file is not None
         # A line that the disk refuses is written with the next one, or is an error at the end.
         with suppress(OSError):
-            self._file.append(f"{json.dumps(line)}\n".encode())
+            self._file.append(as_line(line, "line"))
 
     def metrics(self) -> Mapping[str, float | None]:
         """Return the copies so far, and the score and the present settings of each policy."""

@@ -96,7 +96,7 @@ class JsonlSink(Callback):
     def reported(self, record: Report) -> None:
         """Append one line; raises TypeError for a value that is no number, text, list or mapping."""
         if self._file is not None:
-            self._file.append(f"{json.dumps(_plain(record, 'record'), allow_nan=False)}\n".encode())
+            self._file.append(as_line(record, "record"))
 
     def sync(self) -> None:
         """Flush all reports to disk; raises OSError if that fails."""
@@ -135,6 +135,11 @@ def _keep_first_reports(path: Path, count: int) -> tuple[int, list[str]]:
     # Truncated in place, because a full disk has no room for a copy.
     os.truncate(path, sum(map(len, whole[:count])))
     return len(whole[:count]), [line.decode(errors="replace").rstrip() for line in whole[count:]]
+
+
+def as_line(value: Any, what: str) -> bytes:
+    """Return a value as a line of JSON, with null for NaN and infinities; raises TypeError for what has no JSON."""
+    return f"{json.dumps(_plain(value, what), allow_nan=False)}\n".encode()
 
 
 def _plain(value: Any, where: str) -> Any:

@@ -212,6 +212,7 @@ class Timeline(Callback):
         """Open the file, of a resumed run at its end; raises OSError."""
         self._file = TraceFile(self._path, info.resumed is not None)
         self._events.continue_from(self._file.earlier)
+        self._file.earlier.clear()  # may be millions
         at = "the start" if info.resumed is None else f"{info.resumed.env_steps} env steps"
         self._events.mark(f"run from {at}", self._now_s(), {"name": info.name, "id": info.id})
 

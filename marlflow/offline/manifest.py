@@ -62,14 +62,16 @@ def environment_described(
     path = factory if isinstance(factory, str) else _path(factory)
     named = [(wrapper.name, wrapper.arguments) for wrapper in wrappers if isinstance(wrapper, Wrapper)]
     if path is None:
-        return RecordedEnvironment("", {}, (), f"its factory {factory!r} has no import path")
+        # Without an address, which another process would not have.
+        name = getattr(factory, "__qualname__", type(factory).__name__)
+        return RecordedEnvironment("", {}, [], f"its factory {name} has no import path")
     if len(named) < len(wrappers):
-        return RecordedEnvironment("", {}, (), "its wrappers are not named by import paths")
+        return RecordedEnvironment("", {}, [], "its wrappers are not named by import paths")
     # NaN and infinity are not JSON: other readers would reject the manifest.
     try:
         json.dumps([dict(arguments), [dict(given) for _, given in named]], allow_nan=False)
     except (TypeError, ValueError) as error:
-        return RecordedEnvironment("", {}, (), f"its arguments are not plain data ({error})")
+        return RecordedEnvironment("", {}, [], f"its arguments are not plain data ({error})")
     return RecordedEnvironment(path, dict(arguments), [(name, dict(given)) for name, given in named])
 
 

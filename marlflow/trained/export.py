@@ -332,9 +332,12 @@ def compared(
         if value.dtype.kind != "f":
             continue
         wanted = value.reshape(len(value), -1).astype(np.float64)
-        # Masked outputs are the lowest float, and equal.
+        got = found[name].reshape(wanted.shape).astype(np.float64)
+        # Masked outputs are the lowest float in both.
         legal = np.abs(wanted) < np.finfo(np.float32).max
-        gap = np.where(legal, np.abs(found[name].reshape(wanted.shape) - wanted), 0.0).max(1, initial=0.0)
+        is_same = (got == wanted) | (np.isnan(got) & np.isnan(wanted))
+        apart = np.where(legal & np.isfinite(got), np.abs(got - wanted), np.inf)
+        gap = np.where(is_same, 0.0, apart).max(1, initial=0.0)
         size = np.where(legal, np.abs(wanted), 0.0).max(1, initial=0.0)
         largest, magnitude = max(largest, float(gap.max())), max(magnitude, float(size.max()))
         relative = max(relative, float((gap / np.maximum(size, 1.0)).max()))

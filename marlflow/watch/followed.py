@@ -67,7 +67,7 @@ class FollowedRun:
         self.curves: dict[str, Curve] = {}
         self.last: Mapping[str, Any] = {}
         self.before: Mapping[str, Any] = {}
-        self._offset = 0
+        self._offset, self._last_line = 0, b""
 
     def read(self) -> bool:
         """Read new reports, the plan, the state and the end of the log; return whether anything has changed."""
@@ -99,7 +99,11 @@ class FollowedRun:
         try:
             with (self.folder / METRICS).open("rb") as file:
                 # A resumed run drops the reports after its checkpoint; another file in place of it has none of them.
-                if file.seek(0, 2) < self._offset or (before and before[0] != self._stamps[METRICS][0]):
+                # It may have grown again since, so the last line that was read is compared, too.
+                is_shorter = file.seek(0, 2) < self._offset
+                file.seek(max(0, self._offset - len(self._last_line)))
+                is_another = file.read(len(self._last_line)) != self._last_line
+                if is_shorter or is_another or (before and before[0] != self._stamps[METRICS][0]):
                     self._forget()
                 file.seek(self._offset)
                 lines = file.read().split(b"\n")
@@ -110,6 +114,7 @@ class FollowedRun:
         # After the last newline is a line that is still being written.
         self._offset += sum(len(line) + 1 for line in lines[:-1])
         for line in lines[:-1]:
+            self._last_line = line + b"\n"
             self._add(line)
         return True
 

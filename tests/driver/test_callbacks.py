@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -175,6 +176,16 @@ def test_a_resumed_run_has_the_same_id_and_the_states_of_its_callbacks(tmp_path:
     assert second.told == {"heard": len(names) - 1 - names[::-1].index("saved")}
 
 
+def test_early_stopping_takes_nan_for_no_improvement() -> None:
+    early = mf.EarlyStop("env_steps", reports=2)
+    asked = [early.reported({"env_steps": value}) for value in (math.nan, 1.0, math.nan, 2.0, math.nan, math.nan)]  # type: ignore[typeddict-item]
+    assert asked[:-1] == [None] * 5
+    assert asked[-1] == mf.StopRun("env_steps has not improved in 2 reports, the best is 2")
+    early.began(None)  # type: ignore[arg-type]
+    never = [early.reported({"env_steps": math.nan}) for _ in range(2)]  # type: ignore[typeddict-item]
+    assert never == [None, mf.StopRun("env_steps has not improved in 2 reports, it is not a number")]
+
+
 def test_early_stopping_counts_on_after_a_resume(tmp_path: Path) -> None:
     def early() -> dict[str, mf.Callback | None]:
         return {"early": mf.EarlyStop("env_steps", reports=3, lower_is_better=True)}
@@ -189,6 +200,8 @@ def test_early_stopping_counts_on_after_a_resume(tmp_path: Path) -> None:
 @dataclass
 class Fields(mf.Callback):
     values: list[float] = field(default_factory=list)
+
+    def saved(self, path: Path) -> None: ...
 
 
 def test_the_end_is_told_with_the_error_of_the_run(tmp_path: Path) -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import marlflow as mf
+from marlflow.base.serialization import from_bytes
 from marlflow.config.opponents import Pairing
 from marlflow.driver.episode_metrics import game
-from marlflow.driver.evaluation import TimeShare, in_turn
+from marlflow.driver.evaluation import Evaluator, TimeShare, in_turn
 from marlflow.env.functional import calls
 from marlflow.env.games.cartpole_team import CartPoleTeam
+from marlflow.runs.saved_runs import newest
 from marlflow.sampling import evaluation
 from tests.driver.kept_runs import assert_equal, kept
 from tests.driver.watching import Seen, reports
@@ -96,6 +99,15 @@ def test_an_evaluation_that_takes_too_long_plays_its_first_episodes_and_says_so(
     # Training is the same, however many episodes are played.
     assert final["learners"]["prey"]["updates"] > 0
     assert_equal(kept(tmp_path / "share")["learner.prey"], kept(tmp_path / "all")["learner.prey"])
+
+
+def test_a_resumed_run_sets_aside_what_its_last_evaluation_takes(tmp_path: Path) -> None:
+    mf.train(slow_run(evaluation=mf.Evaluation(10_000, 12)), tmp_path)
+    state = from_bytes(newest(tmp_path).read("driver"))["evaluation"]
+    assert state["expected_s"] > 0.0
+    resumed = SimpleNamespace(_share=TimeShare(0.1, 600.0))
+    Evaluator.load_state(resumed, state)  # type: ignore[arg-type]
+    assert resumed.expected_s == pytest.approx(min(state["expected_s"], 60.0))
 
 
 class SlowToCompile(Walkers):

@@ -67,7 +67,9 @@ def test_a_round_of_many_episodes_counts_as_each_of_them_alone() -> None:
         matchup = random.choices(seats, (10, 3, 1))[0]
         played = random.choices((["fox", "hen"], ["fox"], []), (20, 5, 1))[0]
         returns = {agent: random.uniform(-1, 1) for agent in played}
-        episodes.append(EpisodeResult(tick % 7, tick, 1 + tick % 13, returns, tick, matchup))
+        # Few episodes have the second figure.
+        infos = {"often": returns, "seldom": returns if tick % 50 == 0 else {}}
+        episodes.append(EpisodeResult(tick % 7, tick, 1 + tick % 13, returns, tick, matchup, infos=infos))
     at_once, alone = [RunMetrics(["red", "blue"], {"red": ["red"], "blue": ["blue"]}, ["fox"]) for _ in range(2)]
     at_once.collected([receipt(worker, episodes[worker::3]) for worker in range(3)])
     for episode in episodes:
@@ -76,6 +78,14 @@ def test_a_round_of_many_episodes_counts_as_each_of_them_alone() -> None:
         tally.env_steps = tally.agent_steps = 0
     assert at_once.state() == alone.state()
     assert at_once.policies["red"].episodes > 500
+
+
+def test_costs_of_frozen_versions_are_not_those_of_their_policy() -> None:
+    metrics = RunMetrics(["red"], {"red": ["red"]}, ["fox", "hen"])
+    costs = {"fox": 1.0, "hen": 5.0}
+    seats = {"fox": "red", "hen": "red@3"}
+    metrics.collected([receipt(0, [EpisodeResult(0, 0, 9, {"fox": 0.0, "hen": 0.0}, 0, seats, infos={"cost": costs})])])
+    assert metrics.cost_totals == {"red": (1.0, 1)}
 
 
 def test_a_return_counts_for_whoever_played_the_agent_in_that_episode() -> None:

@@ -78,6 +78,16 @@ def test_what_an_ended_worker_still_earns_reaches_its_manager_once(acts: Any) ->
     assert_exact(make, Played(collects=(3, 1, 7, 5, 20, 11), episodes=2))
 
 
+@pytest.mark.parametrize("acts", ["when_due", "every_env_step"])
+def test_what_a_worker_earns_after_its_manager_has_ended_with_it_counts_in_both_returns(acts: Any) -> None:
+    def make() -> Any:
+        happens = {2: {"a0": TERMINATED}, 4: {"a1": TERMINATED}}
+        return managed(Team(happens), 3, every=3, worker_share=0.5, manager_acts=acts)
+
+    assert issued(make())[0] == {"manager_a0": 4.0, "manager_a1": 4.0, "a0": 2.0, "a1": 2.0}
+    assert_exact(make, Played(collects=(3, 1, 7, 5, 20, 11), episodes=2))
+
+
 def test_a_manager_whose_worker_returned_and_terminated_is_not_truncated() -> None:
     happens = {2: {"a0": TRUNCATED}, 4: {"a0": JOINED}, 6: {"a0": TERMINATED}, 8: {"a1": TERMINATED}}
     _, ends = issued(managed(Team(happens), 3, every=3))

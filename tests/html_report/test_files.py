@@ -109,8 +109,9 @@ def test_marl_eval_has_the_form_that_its_documentation_gives(tmp_path: Path) -> 
 def test_marl_eval_keeps_groups_apart_whose_names_are_alike(tmp_path: Path) -> None:
     a = write_seeds(tmp_path / "a", [[1.0]], x="A")
     b = write_seeds(tmp_path / "b", [[2.0]], x="a")
-    ((algorithms,),) = (of.values() for of in json.loads(marl_eval(tasks_of(read_runs([a, b])[0]))).values())
-    assert [of["run_1"]["step_0"]["return"] for of in algorithms.values()] == [[1.0], [2.0]]
+    c = write_seeds(tmp_path / "c", [[3.0]], x="a 1")
+    ((algorithms,),) = (of.values() for of in json.loads(marl_eval(tasks_of(read_runs([a, b, c])[0]))).values())
+    assert [of["run_1"]["step_0"]["return"] for of in algorithms.values()] == [[1.0], [2.0], [3.0]]
 
 
 def test_marl_eval_has_evaluations_only(tmp_path: Path) -> None:

@@ -88,6 +88,15 @@ def test_what_cannot_be_made_again_says_why(tmp_path: Path, given: dict[str, Any
         recorded_environment(str(tmp_path))
 
 
+def test_records_of_an_environment_that_cannot_be_described_are_added_to(tmp_path: Path) -> None:
+    def made() -> Manifest:
+        return manifest(factory=lambda: None)  # another function each time
+
+    write_manifest(tmp_path, made())
+    assert write_manifest(tmp_path, made()) == made()
+    assert read_manifest(tmp_path) == made()
+
+
 def test_records_of_something_else_are_not_added_to(tmp_path: Path) -> None:
     write_manifest(tmp_path, manifest())
     with pytest.raises(ConfigInvalid, match=r"already has records, of policies 'team' .*; record into another folder"):

@@ -217,6 +217,16 @@ def test_differences_are_of_legal_numbers_and_relative_to_the_row() -> None:
     assert compared(halves, moved, (), rows).probability is None
 
 
+@pytest.mark.parametrize("logits", [[np.nan, 1.0], [0.0, 2.0], [0.0, np.inf]])
+def test_outputs_that_are_no_numbers_or_not_masked_differ_by_any_measure(logits: list[float]) -> None:
+    lowest = np.finfo(np.float32).min
+    expected = {"logits": np.array([[0.0, lowest], [np.nan, lowest]], np.float32)}
+    rows = CheckRows(np.zeros((2, 1)), None, None)
+    assert compared(expected, expected, (), rows).largest == 0.0
+    found = {"logits": np.array([logits, [np.nan, lowest]], np.float32)}
+    assert compared(expected, found, (), rows).largest == np.inf
+
+
 def test_the_command_writes_files_and_prints_the_difference(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

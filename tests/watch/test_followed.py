@@ -59,6 +59,20 @@ def test_a_resumed_run_loses_what_it_has_dropped(tmp_path: Path) -> None:
     assert followed.details()["curves"]["return | prey"] == [(100, 10.0)]
 
 
+def test_a_resumed_run_that_has_grown_past_what_was_read_is_read_again(tmp_path: Path) -> None:
+    run = written(tmp_path / "run", 100, 200, 300)
+    followed = FollowedRun(run, "run")
+    followed.read()
+    kept = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)[0]
+    again = [json.dumps(report(steps, {"prey": policy(trained=7.0)})) + "\n" for steps in (200, 300, 400, 500)]
+    with (run / "metrics.jsonl").open("r+", encoding="utf-8") as file:
+        file.truncate()
+        file.write(kept + "".join(again))
+    assert followed.read()
+    points = [(100, 10.0), (200, 7.0), (300, 7.0), (400, 7.0), (500, 7.0)]
+    assert followed.details()["curves"]["return | prey"] == points
+
+
 def test_shares_of_a_run_that_has_ended_are_of_all_its_time(tmp_path: Path) -> None:
     run = written(tmp_path / "run", 100, 400)
     write_state(run, "finished", "stop.env_steps=400")

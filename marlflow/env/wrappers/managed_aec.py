@@ -230,8 +230,11 @@ class ManagedAEC(AECEnv[str, Any, Any]):
         self._late = {agent: self._rules.worker_share * rewards[agent] for agent in ended}
         living = self._leading()
         for agent in ended:
-            if self._manager_of[agent] in living:
-                self.rewards[self._manager_of[agent]] += rewards[agent]
+            manager = self._manager_of[agent]
+            if manager in living:
+                self.rewards[manager] += rewards[agent]
+            else:
+                self._late[manager] = self._late.get(manager, 0.0) + rewards[agent]
 
     def _go_on(self, before: list[str], seen: Mapping[str, Any]) -> None:
         """Count the env step, move options, and make managers due whose options are over."""
