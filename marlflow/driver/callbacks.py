@@ -264,7 +264,9 @@ def _numbers(metrics: object) -> dict[str, float | None]:
     return plain
 
 
-def write_fault(path: Path, error: OSError) -> Fault:
-    """Return the fault of a file that cannot be written."""
-    reason = f"{error.strerror or error}; free space there, or see that it can be written to"
+def write_fault(path: Path, error: OSError | ValueError) -> Fault:
+    """Return the fault of a file that cannot be written, or of a figure that cannot be drawn."""
+    reason = str(error)
+    if isinstance(error, OSError):
+        reason = f"{error.strerror or error}; free space there, or see that it can be written to"
     return Fault(FaultKind.REPORTS_FAILED, str(path), reason, "", 0)

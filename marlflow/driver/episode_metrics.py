@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from statistics import fmean
 from typing import Any, NamedTuple
 
 from marlflow.base.serialization import Tree
@@ -47,6 +47,15 @@ def totals_by_policy(episode: EpisodeResult) -> dict[str, EpisodeTotals]:
     for agent in episode.returns:
         agents.setdefault(episode.matchup[agent], []).append(agent)
     return {policy: _totals(of_policy, episode) for policy, of_policy in agents.items()}
+
+
+def fmean(values: Iterable[float]) -> float:
+    """Return the mean as statistics.fmean does, infinite where a sum is larger than any float."""
+    several = list(values)
+    try:
+        return statistics.fmean(several)
+    except OverflowError:
+        return sum(several) / len(several)
 
 
 def means_by_policy(episode: EpisodeResult, column: str) -> dict[str, float]:

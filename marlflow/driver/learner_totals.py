@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean
 from typing import Any
 
 from marlflow.base.serialization import Tree
 from marlflow.batches.items import Update
-from marlflow.driver.episode_metrics import EpisodeWindow, mean, totals_of_policies
+from marlflow.driver.episode_metrics import EpisodeWindow, fmean, mean, totals_of_policies
 from marlflow.observe.report import LearnerMetrics
 from marlflow.sampling.receipts import EpisodeResult
 

@@ -109,7 +109,7 @@ class Reporting(Service):
     def _write(self, path: Path, write: Callable[[], object]) -> None:
         try:
             write()
-        except OSError as error:
+        except (OSError, ValueError) as error:  # no axis has places for numbers near the largest float
             self._failed(write_fault(path, error))
 
     def save(self, env_steps: int, save: Callable[[int], Path]) -> Path:

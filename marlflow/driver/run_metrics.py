@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from statistics import fmean
 from typing import Any, cast
 
 from marlflow.base.errors import FaultKind
@@ -20,6 +19,7 @@ from marlflow.driver.episode_metrics import (
     EvaluationContext,
     PolicyEvaluation,
     evaluation_metrics,
+    fmean,
     last_of_each_kind,
     mean,
     means_by_policy,

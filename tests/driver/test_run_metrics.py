@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from random import Random
 
 import pytest
@@ -78,6 +79,16 @@ def test_a_round_of_many_episodes_counts_as_each_of_them_alone() -> None:
         tally.env_steps = tally.agent_steps = 0
     assert at_once.state() == alone.state()
     assert at_once.policies["red"].episodes > 500
+
+
+def test_numbers_that_sum_to_more_than_any_float_have_an_infinite_mean() -> None:
+    metrics = RunMetrics(["red"], {"red": ["red"]}, ["fox", "hen"])
+    huge = {"fox": 1.7e308, "hen": 1.7e308}
+    seats = dict.fromkeys(huge, "red")
+    metrics.collected([receipt(0, [EpisodeResult(0, n, 9, huge, n, seats, infos={"cost": huge}) for n in range(2)])])
+    assert metrics.policies["red"].return_mean == math.inf
+    assert metrics.cost_totals == {"red": (math.inf, 2)}
+    assert metrics.report(1.0, 1.0, {}, {})["policies"]["red"]["infos"] == {"cost": math.inf}
 
 
 def test_costs_of_frozen_versions_are_not_those_of_their_policy() -> None:
