@@ -45,6 +45,8 @@ FAULTS = (
     "rows_lost",
 )
 _COSTS = ("cost_total", "cost_episodes")
+_MOST_AGENTS = 1_000
+"""Agents that are not declared are forgotten if more come, those that came first before the others."""
 _POLICY_TOTALS = ("episodes", "agent_steps_sampled", "rows_carried", "reward_unattributed", *_COSTS)
 
 
@@ -231,6 +233,9 @@ class RunMetrics(Service):
 
     def _add_to_windows(self, episode: EpisodeResult) -> None:
         for agent, total in episode.returns.items():
+            if agent not in self.agents and len(self.agents) >= _MOST_AGENTS:
+                # Undeclared agents may have new names in each episode.
+                del self.agents[next(iter(self.agents))]
             self.agents.setdefault(agent, deque(maxlen=WINDOW_EPISODES)).append(total)
         if (totals := totals_of_all_agents(episode)) is not None:
             self.played.add(totals)

@@ -91,6 +91,14 @@ def test_numbers_that_sum_to_more_than_any_float_have_an_infinite_mean() -> None
     assert metrics.report(1.0, 1.0, {}, {})["policies"]["red"]["infos"] == {"cost": math.inf}
 
 
+def test_agents_with_a_new_name_in_each_episode_are_forgotten_in_time() -> None:
+    metrics = RunMetrics(["red"], {"red": ["red"]}, [])
+    for number in range(1_500):
+        agent = f"fox_{number}"
+        metrics.collected([receipt(0, [EpisodeResult(0, number, 9, {agent: 1.0}, number, {agent: "red"})])])
+    assert list(metrics.agents) == [f"fox_{number}" for number in range(500, 1_500)]
+
+
 def test_costs_of_frozen_versions_are_not_those_of_their_policy() -> None:
     metrics = RunMetrics(["red"], {"red": ["red"]}, ["fox", "hen"])
     costs = {"fox": 1.0, "hen": 5.0}
