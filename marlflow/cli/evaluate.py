@@ -46,17 +46,16 @@ def _evaluate(run_dir: Path, which: Which, asked: Arguments) -> EvaluationResult
 
     return evaluate(
         run_dir,
-        None,
-        asked["members"],
-        asked["against"] or None,
-        asked["episodes"],
-        asked["seed"],
-        asked["mode"],
-        which,
-        asked["workers"],
-        None if asked["trust"] else (),
-        asked["strict"],
-        env_of_words(asked.overrides),
+        members=asked["members"],
+        against=asked["against"] or None,
+        episodes=asked["episodes"],
+        seed=asked["seed"],
+        mode=asked["mode"],
+        checkpoint=which,
+        workers=asked["workers"],
+        trust=None if asked["trust"] else (),
+        strict=asked["strict"],
+        env=env_of_words(asked.overrides),
     )
 
 
