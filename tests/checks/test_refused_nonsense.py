@@ -222,6 +222,8 @@ class Patient(mf.EarlyStop):
 class Unset(mf.Callback):
     alpha: float = 7.0
 
+    def ended(self, result: mf.RunEnd) -> None: ...
+
 
 @pytest.mark.parametrize(
     ("callback", "problem"),

@@ -202,14 +202,16 @@ def test_games_that_break_are_played_again_before_the_set_counts() -> None:
     asyncio.run(run())
 
 
-def test_no_game_of_a_set_counts_that_the_deadline_ended() -> None:
+def test_no_game_of_a_set_counts_that_the_deadline_ended_and_the_set_is_asked_for_again() -> None:
     async def run() -> None:
         matchmaker = league()
         workers, _, _ = beside(matchmaker, Games(at_once, cut=True))
         for number in range(6):
             await workers.collect(weights(number))
+        await workers.collect_next(None)
         assert not matchmaker.matches.payoffs.cells
         assert matchmaker.matches.due() is None
+        assert matchmaker.matches_due() is not None, "a resumed run plays it"
 
     asyncio.run(run())
 
