@@ -194,7 +194,13 @@ def test_every_command_on_a_module_of_ones_own_is_a_plan_that_can_run(
     bot = "def bot(obs, action_mask, random):\n    return action_mask.argmax(axis=1)\n"
     (mode,) = blocks(LEAGUES, "python")
     (callback,) = (block for block in blocks(TRACKING, "python") if "class EnoughForMe" in block)
-    sink = "class MySink(mf.Callback):\n    def __init__(self, address):\n        self.address = address\n"
+    sink = (
+        "class MySink(mf.Callback):\n"
+        "    def __init__(self, address):\n"
+        "        self.address = address\n"
+        "    def reported(self, record):\n"
+        "        print(self.address)\n"
+    )
     (here / "my_module.py").write_text(f"{meeting}\n{matchmaker}\n{bot}\n{mode}\n{callback}\n{sink}")
     _, _, *words = shlex.split(line)
     assert main(["plan", *words]) == 0
