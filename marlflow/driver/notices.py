@@ -40,7 +40,7 @@ class Notices(Service):
         self._checked, self._metrics, self._console = checked, metrics, console
         # Learners with an update that was ended early, each of which is reported once.
         self._cut: set[str] = set()
-        self._has_looked_for_infos = False
+        self._has_looked_for_infos, self._episodes_before = False, 0
 
     def notify(self, text: str) -> None:
         """Write a notice."""
@@ -49,6 +49,8 @@ class Notices(Service):
 
     def resumed(self, checkpoint: Checkpoint, report: ResumeReport) -> None:
         self.notify(f"resuming from {checkpoint.path}, {self._metrics.env_steps:,} env steps")
+        # Metrics may have been added since, which none of the earlier episodes can have.
+        self._episodes_before = self._metrics.episodes
         if report.episodes_abandoned:
             self.notify(
                 f"{report.episodes_abandoned} running episodes differed when they were replayed and were discarded"
@@ -59,22 +61,20 @@ class Notices(Service):
     async def after_round(self, round: Round) -> None:
         for note in {receipt.compiled.note for receipt in round.receipts} - {""}:
             self.notify(note)
-        if self._metrics.episodes >= WINDOW_EPISODES:
+        if self._metrics.episodes - self._episodes_before >= WINDOW_EPISODES:
             self._look_for_infos()
 
     def _look_for_infos(self) -> None:
         """Once, say which of the `metrics` that were asked for no episode has had."""
-        if self._has_looked_for_infos or not self._metrics.episodes:
+        if self._has_looked_for_infos or not (episodes := self._metrics.episodes - self._episodes_before):
             return
         self._has_looked_for_infos = True
         seen = {name for totals in self._metrics.policies.values() for name in totals.played.infos}
         for name, metric in self._checked.experiment.metrics.items():
             if name not in seen:
                 when = "at an agent's end" if metric.at == "end" else "at any env step"
-                self.notify(
-                    f"metrics.{name} has no value: in {self._metrics.episodes:,} episodes, no info had a number "
-                    f"{metric.info!r} {when}"
-                )
+                missed = f"no info had a number {metric.info!r} {when}"
+                self.notify(f"metrics.{name} has no value: in {episodes:,} episodes, {missed}")
 
     def updated(self, learner: str, update: Update) -> None:
         if update.note:

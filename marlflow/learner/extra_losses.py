@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
+from bdb import BdbQuit
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from typing import Any, Final, TypeAlias
@@ -80,8 +81,8 @@ class AddedLoss:
         """
         try:
             value: object = self.function(module, minibatch)
-        except MarlflowError:
-            raise  # of marlflow's own parts, and what cannot be compiled
+        except (MarlflowError, BdbQuit):
+            raise  # of marlflow's own parts, what cannot be compiled, and the end of a debugger in it
         except Exception as error:
             raise UserCodeFailed(f"extra loss {self.name!r}", raised(error)) from error
         if isinstance(value, Tensor) and value.dim() == 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bdb import BdbQuit
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,7 +15,7 @@ import torch
 import marlflow as mf
 from marlflow.config.description import describe
 from marlflow.config.schema import read_values
-from marlflow.learner.extra_losses import RESERVED, ExtraLoss
+from marlflow.learner.extra_losses import RESERVED, AddedLoss, ExtraLoss
 from tests.algorithms.extra import Head, Weight, entropy_floor
 from tests.algorithms.loss_cases import CASES, Case, minibatches
 from tests.algorithms.parts import SMALL, make_learner, terms_of_step
@@ -206,6 +207,14 @@ def test_one_that_raises_while_it_is_compiled_is_named_with_its_lines() -> None:
     assert "compile=true, and this failed while it was compiled: extra loss 'own': AttributeError: " in problem
     assert "test_extra_losses.py" in problem
     assert 'module.actorr(rows["obs"])' in problem
+
+
+def test_quitting_a_debugger_in_one_is_no_error_of_it() -> None:
+    def quits(module: Any, minibatch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        raise BdbQuit
+
+    with pytest.raises(BdbQuit):
+        AddedLoss("own", quits, "own").value(None, {})
 
 
 @pytest.mark.parametrize("name", ["policy", "a.b", "a/b", 5, *RESERVED])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from pettingzoo.utils import BaseParallelWrapper
 
 import marlflow as mf
 from marlflow.driver.evaluation_files import as_csv, as_json
+from marlflow.driver.notices import Notices
 from marlflow.env.functional.own import batched_env
 from marlflow.env.games import cartpole_team
 from tests.driver.resumed_runs import resumes_exactly
@@ -113,6 +116,23 @@ def test_a_figure_that_no_episode_has_is_named(tmp_path: Path) -> None:
         ("sums", "stepp", "at any env step"),
     ]
     assert all(int(episodes) > 0 for _, episodes, _, _ in named)
+
+
+def test_a_figure_that_is_asked_for_from_a_resume_on_is_not_missed_in_the_episodes_before_it() -> None:
+    said: list[str] = []
+    totals: Any = SimpleNamespace(episodes=500, env_steps=9_000, policies={}, learners={})
+    checked: Any = SimpleNamespace(experiment=SimpleNamespace(metrics={"late": mf.InfoMetric("step")}))
+    notices = Notices(checked, totals, SimpleNamespace(notice=said.append))  # type: ignore[arg-type]
+    report: Any = SimpleNamespace(episodes_abandoned=0, episodes_restarted=0)
+    notices.resumed(SimpleNamespace(path="9000"), report)  # type: ignore[arg-type]
+    del said[:]
+    empty: Any = SimpleNamespace(receipts=())
+    asyncio.run(notices.after_round(empty))
+    assert not said
+    totals.episodes = 600
+    for _ in range(2):
+        asyncio.run(notices.after_round(empty))
+    assert said == ["metrics.late has no value: in 100 episodes, no info had a number 'step' at an agent's end"]
 
 
 class FirstTells(RockPaperScissors):
