@@ -22,7 +22,7 @@ from marlflow.config.records import offline_records
 from marlflow.env import EnvAdapter
 from marlflow.env.batched.adapter import BatchedAdapter
 from marlflow.env.batched.versions import BatchedMaker, makes_batches
-from marlflow.env.wrappers.masking import random_legal_action
+from marlflow.env.masking import random_legal_action
 
 _MOST_NAMED = 3
 _Setting: TypeAlias = Literal["columns", "reward_from", "parts"]

@@ -14,8 +14,7 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.base.sentences import enumerated
 from marlflow.base.spaces import DISCRETE_KINDS
 from marlflow.env.episode_location import EpisodeLocation
-
-_OBSERVATION, MASK = "observation", "action_mask"
+from marlflow.env.masking import MASK, MaskedView
 
 
 class AgentSlots:
@@ -30,8 +29,7 @@ class AgentSlots:
         self.observation_spaces: list[spaces.Space[Any]] = []
         self.action_spaces: list[spaces.Space[Any]] = []
         self.masked: list[bool] = []
-        self._wrapped: list[bool] = []
-        self._inner: list[bool] = []
+        self._views: list[MaskedView] = []
         # The agents with a mask in the first infos.
         self._info_masked: set[str] = set()
         for agent in declared or ():
@@ -50,20 +48,14 @@ class AgentSlots:
     def _add(self, agent: str) -> int:
         if problem := name_problem(agent, self.slots):
             raise self._location.broken(problem)
-        observation, action = self._env.observation_space(agent), self._env.action_space(agent)
-        wrapped = isinstance(observation, spaces.Dict) and MASK in observation.spaces
-        inner = wrapped and set(observation.spaces) == {_OBSERVATION, MASK}
-        if inner:
-            observation = observation[_OBSERVATION]
-        elif wrapped:
-            observation = spaces.Dict({key: space for key, space in observation.spaces.items() if key != MASK})
+        action = self._env.action_space(agent)
+        view = MaskedView(self._env.observation_space(agent), action)
         self.slots[agent] = len(self.agents)
         self.agents.append(agent)
-        self.observation_spaces.append(observation)
+        self.observation_spaces.append(view.space)
         self.action_spaces.append(action)
-        self.masked.append(wrapped or self._has_info_mask(agent, action))
-        self._wrapped.append(wrapped)
-        self._inner.append(inner)
+        self.masked.append(view.is_inside or self._has_info_mask(agent, action))
+        self._views.append(view)
         return self.slots[agent]
 
     def seat(self, agents: Sequence[str]) -> None:
@@ -75,7 +67,7 @@ class AgentSlots:
         # Slots are renumbered, so every list by slot changes its order.
         before = [self.slots[agent] for agent in order]
         spaces_by_slot: tuple[list[Any], ...] = (self.observation_spaces, self.action_spaces)
-        for by_slot in (self.agents, *spaces_by_slot, self.masked, self._wrapped, self._inner):
+        for by_slot in (self.agents, *spaces_by_slot, self.masked, self._views):
             by_slot[:] = [by_slot[slot] for slot in before]
         self.slots.update({agent: slot for slot, agent in enumerate(order)})
 
@@ -83,7 +75,7 @@ class AgentSlots:
         """Expect masks for the agents that have one in the first `infos`, and then for all Discrete agents."""
         self._info_masked = {agent for agent in self.slots if MASK in (infos.get(agent) or ())}
         for slot, (agent, space) in enumerate(zip(self.agents, self.action_spaces, strict=True)):
-            self.masked[slot] = self._wrapped[slot] or self._has_info_mask(agent, space)
+            self.masked[slot] = self._views[slot].is_inside or self._has_info_mask(agent, space)
 
     def _has_info_mask(self, agent: str, action: spaces.Space[Any]) -> bool:
         if isinstance(action, spaces.Discrete):
@@ -92,10 +84,11 @@ class AgentSlots:
 
     def split(self, slot: int, observation: Any, info: Mapping[str, Any] | None) -> tuple[Any, Array | None]:
         """Return the observation without its mask, and the mask."""
-        if self._wrapped[slot]:
+        view = self._views[slot]
+        if view.is_inside:
             try:
-                return (observation[_OBSERVATION] if self._inner[slot] else observation), observation[MASK]
-            except (KeyError, TypeError, IndexError) as error:
+                return view.bare(observation), observation[MASK]
+            except (KeyError, TypeError, IndexError, AttributeError) as error:
                 reason = f"the observation has no {MASK!r} with it, which its space declares"
                 raise self._location.broken(reason, self.agents[slot]) from error
         mask = info.get(MASK) if info else None

@@ -10,8 +10,8 @@ from typing import Any
 
 from marlflow.env.adapter import AgentEnd, StepResult
 from marlflow.env.adapter_state import AdapterState, options_for
-from marlflow.env.agents import MASK
 from marlflow.env.episode_location import EpisodeLocation
+from marlflow.env.masking import MASK
 
 
 class ParallelAdapter(AdapterState):

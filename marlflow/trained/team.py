@@ -27,6 +27,7 @@ from marlflow.config.records import played_environment
 from marlflow.driver.entrants import Entrant, Entrants
 from marlflow.driver.saved_experiment import finished_run, sides_or_none
 from marlflow.env.episode_location import raised
+from marlflow.env.masking import MASK, OBSERVATION
 from marlflow.policy.actor import AskedMode, RecurrentActor
 from marlflow.runs.saved_league import SavedRun
 from marlflow.runs.saved_runs import Which, run_folder
@@ -123,7 +124,6 @@ class TrainedPolicy:
         return np.asarray(self._slots.decoder.choices(acted.action))
 
 
-_MASK, _OBSERVATION = "action_mask", "observation"
 _FRAMES = 4
 # As many as a worker holds of a league's snapshots, unless more are seated.
 _MOST_LOADED = 64
@@ -298,14 +298,14 @@ class Team:
         self, agent: str, trained: TrainedPolicy, observation: Any, info: Mapping[str, Any] | None
     ) -> tuple[Any, Array | None]:
         """Return an observation without its action mask, and the mask."""
-        if isinstance(observation, Mapping) and _MASK in observation:
-            rest = {name: part for name, part in observation.items() if name != _MASK}
-            return (rest[_OBSERVATION] if set(rest) == {_OBSERVATION} else rest), observation[_MASK]
+        if isinstance(observation, Mapping) and MASK in observation:
+            rest = {name: part for name, part in observation.items() if name != MASK}
+            return (rest[OBSERVATION] if set(rest) == {OBSERVATION} else rest), observation[MASK]
         if info is None and trained.spaces.masked:
             raise InvalidInput(
                 [f"the action mask of agent {agent!r} is in its info; give act(agent, observation, info)"]
             )
-        return observation, (info or {}).get(_MASK)
+        return observation, (info or {}).get(MASK)
 
 
 def load(

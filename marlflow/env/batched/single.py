@@ -14,8 +14,7 @@ from marlflow.env.adapter import StepResult
 from marlflow.env.batched.adapter import BatchedAdapter
 from marlflow.env.batched.protocol import BatchedEnv, info_keys
 from marlflow.env.episode_location import EpisodeLocation, environment_name
-
-_MASK = "action_mask"
+from marlflow.env.masking import MASK
 
 
 class _Single:
@@ -79,7 +78,7 @@ class SingleParallel(_Single, ParallelEnv[str, Any, Any]):
         del options
         self._begin(seed)
         observations, masks = self._seen()
-        return observations, {agent: {_MASK: masks[agent]} if agent in masks else {} for agent in self.agents}
+        return observations, {agent: {MASK: masks[agent]} if agent in masks else {} for agent in self.agents}
 
     def step(self, actions: Any) -> Any:
         before = self.agents
@@ -99,7 +98,7 @@ class SingleParallel(_Single, ParallelEnv[str, Any, Any]):
         )
 
     def _infos(self, acted: Sequence[str], masks: Mapping[str, Array]) -> dict[str, dict[str, Any]]:
-        infos: dict[str, dict[str, Any]] = {agent: {_MASK: masks[agent]} if agent in masks else {} for agent in acted}
+        infos: dict[str, dict[str, Any]] = {agent: {MASK: masks[agent]} if agent in masks else {} for agent in acted}
         # Empty if the environment has none.
         for agent, info in zip(self.possible_agents, self._result.infos, strict=False):
             given = dict(info or {})
@@ -128,7 +127,7 @@ class SingleAEC(_Single, AECEnv[str, Any, Any]):
         masks |= self._final_masks
         self._observations = {**self._observations_before(), **observations, **self._final}
         self.infos = {
-            agent: {**self._final_infos.get(agent, {}), **({_MASK: masks[agent]} if agent in masks else {})}
+            agent: {**self._final_infos.get(agent, {}), **({MASK: masks[agent]} if agent in masks else {})}
             for agent in self.agents
         }
         self._skip_agent_selection = None

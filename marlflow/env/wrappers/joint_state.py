@@ -16,8 +16,8 @@ from pettingzoo.utils import BaseParallelWrapper, BaseWrapper
 from marlflow.base.arrays import Array
 from marlflow.base.encoder import Encoder
 from marlflow.base.observations import ObservationLayout, layout
+from marlflow.env.masking import MaskedView
 
-_OBSERVATION, _MASK = "observation", "action_mask"
 _BRIGHTEST = 255.0
 
 
@@ -60,19 +60,13 @@ class _AgentPart:
     """Converts one agent's observations, without action mask, to float32 numbers; pixels to [0, 1]."""
 
     def __init__(self, space: spaces.Space[Any]) -> None:
-        self._has_mask = isinstance(space, spaces.Dict) and _MASK in space.spaces
-        if isinstance(space, spaces.Dict) and self._has_mask:
-            others = {key: inner for key, inner in space.spaces.items() if key != _MASK}
-            self._inner = set(others) == {_OBSERVATION}
-            space = others[_OBSERVATION] if self._inner else spaces.Dict(others)
-        self._layout: ObservationLayout = layout(space)
-        self._encoder = Encoder(space)
+        self._view = MaskedView(space)
+        self._layout: ObservationLayout = layout(self._view.space)
+        self._encoder = Encoder(self._view.space)
         self.size = sum(leaf.size for leaf in self._layout.leaves)
 
     def numbers(self, observation: Any) -> Array:
-        if self._has_mask:
-            observation = observation[_OBSERVATION] if self._inner else observation
-        read = self._layout.read(self._encoder.stack([observation]))
+        read = self._layout.read(self._encoder.stack([self._view.bare(observation)]))
         scales = [1.0 / _BRIGHTEST if leaf.pixels else 1.0 for leaf in self._layout.leaves]
         parts = [
             array.reshape(-1).astype(np.float32) * scale for array, scale in zip(read.values(), scales, strict=True)

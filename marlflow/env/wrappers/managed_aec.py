@@ -12,8 +12,8 @@ from pettingzoo import AECEnv
 
 from marlflow.base.arrays import Array
 from marlflow.base.errors import ConfigInvalid
+from marlflow.env.masking import MASK, OBSERVATION, MaskedView
 from marlflow.env.wrappers.joint_state import JointObservations
-from marlflow.env.wrappers.masking import MASK, OBSERVATION, MaskedView
 
 ManagerSees: TypeAlias = Literal["obs", "state"]
 ManagerActs: TypeAlias = Literal["when_due", "every_env_step"]

@@ -18,7 +18,7 @@ from marlflow.base.arrays import Array
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.spaces import DISCRETE_KINDS, choices_of, components
 from marlflow.env.agents import describe_space, matching_agents
-from marlflow.env.wrappers.masking import MASK, MaskedView, as_mask
+from marlflow.env.masking import MASK, MaskedView, as_mask
 
 Sees: TypeAlias = Literal["observation", "env"]
 WhenNone: TypeAlias = Literal["error", "all", "least"]

@@ -21,6 +21,7 @@ from supersuit.utils.basic_transforms import resize as resizing
 from marlflow.base.arrays import Array
 from marlflow.base.errors import ConfigInvalid
 from marlflow.env.agents import declared_agents, describe_space
+from marlflow.env.masking import MASK, OBSERVATION
 from marlflow.env.wrappers.joint_state import with_joint_state
 from marlflow.env.wrappers.reward_scale import ScaleBy, scales_for, with_scaled_rewards
 from marlflow.env.wrappers.wrapping import (
@@ -37,7 +38,6 @@ from marlflow.env.wrappers.wrapping import (
 
 _Env: TypeAlias = "AECEnv[Any, Any, Any] | ParallelEnv[Any, Any, Any]"
 _Space = spaces.Space[Any]
-_MASK = "action_mask"
 
 
 def gray(env: _Env, mode: str = "full") -> Any:
@@ -285,7 +285,7 @@ def mask_in_info(env: _Env) -> Any:
     """Move action masks from observations to infos, so that other wrappers can change the rest."""
     for agent in declared_agents(env):
         space = env.observation_space(agent)
-        if not isinstance(space, spaces.Dict) or set(space.spaces) != {"observation", _MASK}:
+        if not isinstance(space, spaces.Dict) or set(space.spaces) != {OBSERVATION, MASK}:
             raise ConfigInvalid(
                 [f"agent {agent!r} sees {describe_space(space)}, not a Dict of an observation and an action_mask"]
             )

@@ -15,7 +15,7 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.base.info_columns import COST
 from marlflow.base.spaces import DISCRETE_KINDS, choices_of
 from marlflow.env.agents import describe_space
-from marlflow.env.wrappers.masking import random_legal_action
+from marlflow.env.masking import MASK, OBSERVATION, random_legal_action
 
 _Space = spaces.Space[Any]
 # A function of an agent's observation or action to its replacement; a function of an agent to its new space.
@@ -25,7 +25,6 @@ SpaceOf = Callable[[str], _Space]
 _Stepped = tuple[
     Mapping[str, Any], Mapping[str, float], Mapping[str, bool], Mapping[str, bool], Mapping[str, Mapping[str, Any]]
 ]
-_OBSERVATION, _MASK = "observation", "action_mask"
 _FLAGS = bool, np.bool_
 _NUMBERS = bool, int, float, np.number, np.bool_
 
@@ -125,10 +124,10 @@ class _ActionWrapper:
 
     def _masked(self, agent: str, info: Any) -> Any:
         """Return an agent's info, in which actions that only the wider space has are illegal."""
-        space, mask = self._space_of(agent), info.get(_MASK)
+        space, mask = self._space_of(agent), info.get(MASK)
         if mask is None or not isinstance(space, spaces.Discrete) or len(mask) == space.n:
             return info
-        return {**info, _MASK: np.pad(mask, (0, int(space.n) - len(mask)))}
+        return {**info, MASK: np.pad(mask, (0, int(space.n) - len(mask)))}
 
 
 class _ActionWrapperAEC(_ActionWrapper, BaseWrapper):
@@ -166,7 +165,7 @@ class _MaskInInfoAEC(BaseWrapper):
         self._observed: tuple[str | None, Any] = (None, None)
 
     def observation_space(self, agent: str) -> Any:
-        return self.env.observation_space(agent)[_OBSERVATION]
+        return self.env.observation_space(agent)[OBSERVATION]
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         self.env.reset(seed=seed, options=options)
@@ -183,19 +182,19 @@ class _MaskInInfoAEC(BaseWrapper):
             self._observed = (None, None)
             return
         # Written into the inner environment's own dict, because adapters read it.
-        self.env.infos[agent][_MASK] = observation[_MASK]
-        self._observed = (agent, observation[_OBSERVATION])
+        self.env.infos[agent][MASK] = observation[MASK]
+        self._observed = (agent, observation[OBSERVATION])
 
     def observe(self, agent: str) -> Any:
         if agent == self._observed[0]:
             return self._observed[1]
         observation = self.env.observe(agent)
-        return None if observation is None else observation[_OBSERVATION]
+        return None if observation is None else observation[OBSERVATION]
 
 
 class _MaskInInfoParallel(BaseParallelWrapper):
     def observation_space(self, agent: str) -> Any:
-        return self.env.observation_space(agent)[_OBSERVATION]
+        return self.env.observation_space(agent)[OBSERVATION]
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
         observations, infos = self.env.reset(seed=seed, options=options)
@@ -207,8 +206,8 @@ class _MaskInInfoParallel(BaseParallelWrapper):
         return observations, rewards, terminations, truncations, infos
 
     def _separate_masks(self, observations: Mapping[str, Any], infos: Mapping[str, Any]) -> tuple[Any, Any]:
-        masks = {agent: {_MASK: observation[_MASK]} for agent, observation in observations.items()}
-        without = {agent: observation[_OBSERVATION] for agent, observation in observations.items()}
+        masks = {agent: {MASK: observation[MASK]} for agent, observation in observations.items()}
+        without = {agent: observation[OBSERVATION] for agent, observation in observations.items()}
         return without, {agent: {**infos.get(agent, {}), **masks.get(agent, {})} for agent in {**infos, **masks}}
 
 
@@ -232,7 +231,7 @@ class BlackDeath(BaseParallelWrapper):
         observations, infos = self.env.reset(seed=seed, options=options)
         self._living, self._ends = list(self.env.agents), {}
         self.agents = list(self._living)
-        self._masked = {agent: len(info[_MASK]) for agent, info in infos.items() if _MASK in info}
+        self._masked = {agent: len(info[MASK]) for agent, info in infos.items() if MASK in info}
         return observations, infos
 
     def step(self, actions: Mapping[str, Any]) -> _Stepped:
@@ -274,7 +273,7 @@ class BlackDeath(BaseParallelWrapper):
         shown = {key: value if isinstance(value, _FLAGS) else 0.0 for key, value in numbers.items()}
         info: dict[str, Any] = {COST: 0.0, **shown}
         # All actions of an ended agent are allowed, because it must act until the episode ends.
-        return {**info, _MASK: np.ones(self._masked[agent], np.int8)} if agent in self._masked else info
+        return {**info, MASK: np.ones(self._masked[agent], np.int8)} if agent in self._masked else info
 
 
 class NamedAgents(BaseParallelWrapper):
@@ -345,8 +344,8 @@ class RandomOpening(BaseWrapper[Any, Any, Any]):
 
     def _move(self) -> Any:
         observation, _, _, _, info = self.last()
-        mask = observation.get(_MASK) if isinstance(observation, dict) else None
-        mask = info.get(_MASK) if mask is None else mask
+        mask = observation.get(MASK) if isinstance(observation, dict) else None
+        mask = info.get(MASK) if mask is None else mask
         space = self.action_space(self.agent_selection)
         return random_legal_action(space, np.ones(sum(choices_of(space))) if mask is None else mask, self._random)
 

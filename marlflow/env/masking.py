@@ -18,10 +18,11 @@ OBSERVATION, MASK = "observation", "action_mask"
 class MaskedView:
     """One agent's observations as its environment declares them: with the mask inside, or without one.
 
-    `space` is the observation's space without the mask, `width` the number of the mask's elements, 0 without a mask.
+    `space` is the observation's space without the mask, `width` the number of the mask's elements, 0 without a mask
+    (and where only observations are asked for).
     """
 
-    def __init__(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
+    def __init__(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any] | None = None) -> None:
         self.is_inside = isinstance(observation_space, spaces.Dict) and MASK in observation_space.spaces
         self.width = sum(choices_of(action_space)) if isinstance(action_space, DISCRETE_KINDS) else 0
         self._is_pair = False
