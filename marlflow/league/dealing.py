@@ -92,6 +92,8 @@ class LeagueMatchmaker(Matchmaker):
         # By environment and episode: the seat that an episode without a result was dealt for.
         self._open: dict[int, dict[int, LiveSeat]] = {}
         self._snapshot_at = dict.fromkeys(members.incarnations, 0)
+        # The same of the snapshots that the mode asked for.
+        self._due_at = dict.fromkeys(members.incarnations, 0)
         self._resets: list[Reset] = []
         self._env_steps = 0
         self._next_matches_at = match_rules.interval() or 0
@@ -160,18 +162,22 @@ class LeagueMatchmaker(Matchmaker):
     def change_population(self, published: Mapping[str, int], agent_steps: Mapping[str, int]) -> PopulationChange:
         """Take the snapshots that are due; snapshots are never forgotten, so that old rivals stay available."""
         frozen: dict[str, str] = {}
-        since = {policy: agent_steps[policy] - self._snapshot_at[policy] for policy in self.members.incarnations}
-        due = self._mode.snapshots_due(self._view, since)
+        due = self._mode.snapshots_due(
+            self._view, {policy: agent_steps[policy] - at for policy, at in self._due_at.items()}
+        )
+        self._due_at.update((policy, agent_steps[policy]) for policy in due)
         for policy in self.members.incarnations:
+            since = agent_steps[policy] - self._snapshot_at[policy]
             is_first = not any(one.policy == policy for one in self.members.snapshots.values())
             # Only the rule `win_rate` needs the rivals, and there may be thousands.
             rivals = self._rivals(policy) if self._rules.win_rate is not None else ()
-            is_due = self._rules.holds(policy, since[policy], is_first, rivals, self.payoffs)
+            is_due = self._rules.holds(policy, since, is_first, rivals, self.payoffs)
             if is_due or policy in due:
                 snapshot = self._take_snapshot(policy, published[policy], agent_steps[policy])
                 frozen[snapshot.name] = policy
                 # The snapshot of the initial parameters causes no reset: the policy has not trained yet.
-                if not (is_first and self._rules.at_start):
+                by_mode = policy in due or not self._mode.has_snapshot_rules
+                if by_mode and not (is_first and self._rules.at_start):
                     self._decide_reset(snapshot)
         if frozen:
             self._choose_dealt()
@@ -285,6 +291,7 @@ class LeagueMatchmaker(Matchmaker):
                 np.int64,
             ).reshape(-1, 3),
             "snapshot_at": dict(self._snapshot_at),
+            "due_at": dict(self._due_at),
             "games": self.games,
             "env_steps": self._env_steps,
             "epoch": self.epoch,
@@ -307,6 +314,8 @@ class LeagueMatchmaker(Matchmaker):
             if (seat := LiveSeat(policy, role)) in self._deals:
                 self._open.setdefault(env, {})[episode] = seat
         self._snapshot_at.update(tree["snapshot_at"])
+        # Older checkpoints count from any snapshot.
+        self._due_at.update(tree.get("due_at", tree["snapshot_at"]))
         self._env_steps = tree["env_steps"]
         self.games = tree["games"]
         self.epoch = tree["epoch"]

@@ -35,7 +35,7 @@ class SnapshotRules:
 
     at_start: bool = True  #: whether the initial parameters are one
     #: agent steps of the policy from one to the next; auto: a tenth of stop.env_steps, 1,000 to 50,000, which it is
-    #: without one; None: the mode says when, or never
+    #: without one, or None for a mode that says when; None: the mode says when, or never
     every_agent_steps: Steps | Literal["auto"] | None = "auto"
     #: one when the probability to win is above this against each snapshot that it can meet
     win_rate: ShareBelowOne | None = None
@@ -183,7 +183,10 @@ class League:
 
     def for_run(self, env_steps: int | None) -> League:
         """Return the league with the intervals of snapshots and matches for a run of `env_steps`."""
-        return replace(self, snapshots=self.snapshots.for_run(env_steps), matches=self.matches.for_run(env_steps))
+        snapshots = self.snapshots
+        if snapshots.every_agent_steps == "auto" and self.matchmaker.has_snapshot_rules:
+            snapshots = replace(snapshots, every_agent_steps=None)
+        return replace(self, snapshots=snapshots.for_run(env_steps), matches=self.matches.for_run(env_steps))
 
     def share(self, policy: str) -> float:
         """Return a policy's share of the games."""

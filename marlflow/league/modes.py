@@ -93,7 +93,7 @@ class LeagueMode:
         raise NotImplementedError
 
     def snapshots_due(self, view: LeagueView, agent_steps: Mapping[str, int]) -> Collection[str]:
-        """Return the live policies to take a snapshot of; `agent_steps` counts since the last snapshot, or the start.
+        """Return the live policies to take a snapshot of; `agent_steps` counts since the last one it asked for, or 0.
 
         Called once before each round.
         """
@@ -104,7 +104,10 @@ class LeagueMode:
         return False
 
     def reset_after_snapshot(self, policy: str, generator: np.random.Generator) -> Reset | None:
-        """Return the reset of `policy`, whose snapshot was just taken, or None."""
+        """Return the reset of `policy`, whose snapshot was just taken, or None.
+
+        In a mode with `snapshots_due`, called for the snapshots that it asked for.
+        """
         return None
 
     def matches_wanted(self, members: Members, matches: Matches) -> Mapping[Profile, int]:

@@ -77,9 +77,6 @@ class NFSP(LeagueMode):
                     known = meant(name, members.incarnations, "the policies that learn are")
                     yield f"it needs a policy {name!r} that learns{known}; add it, policy@policies.{name}={group}"
 
-    def rival(self, view: LeagueView, policy: str, role: int, generator: np.random.Generator) -> str | None:
-        return self._member(view.members, role, generator.random() < self.eta, generator)
-
     def profile(self, view: LeagueView, generator: np.random.Generator) -> list[str]:
         """Return the member for each role of a game: in one side, all are best responses or all average policies."""
         members = view.members

@@ -107,8 +107,9 @@ def _fitting(members: Members, name: str, role: int) -> str | None:
 def fewest_first(groups: Sequence[Sequence[Profile]], payoffs: Payoffs, games: int) -> dict[Profile, int]:
     """Return how many of at most `games` games each profile plays, so that their numbers of games become equal.
 
-    The profiles of a group play equally often. A group with more profiles than remaining games plays no more. Games of
-    interchangeable sides count for all orders of the sides.
+    The profiles of a group play equally often. A group with more profiles than remaining games plays no more; with more
+    than `games`, those of its profiles play that have played least. Games of interchangeable sides count for all orders
+    of the sides.
 
     >>> from marlflow.league.sides import default_sides
     >>> payoffs = Payoffs(default_sides(["player_0", "player_1"]))
@@ -119,8 +120,11 @@ def fewest_first(groups: Sequence[Sequence[Profile]], payoffs: Payoffs, games: i
     played = [_fewest_games(payoffs, group) for group in groups]
     heap = [(count, number) for number, count in enumerate(played)]
     heapq.heapify(heap)
+    asked = games
     while heap and games > 0:
         count, number = heapq.heappop(heap)
+        if len(groups[number]) > asked == games:
+            return dict.fromkeys(sorted(groups[number], key=lambda one: _fewest_games(payoffs, [one]))[:games], 1)
         if len(groups[number]) > games:
             continue
         for profile in groups[number]:

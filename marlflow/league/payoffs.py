@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, combinations
+from itertools import chain, combinations, permutations
 from typing import Any, Protocol
 
 import numpy as np
@@ -136,6 +137,8 @@ class Payoffs:
         """Counts changes of the tables, so that results computed from them can be cached; not saved."""
         self._roles_of = [sides.of_side(side) for side in range(len(sides.names))]
         self._by_pair: dict[tuple[str, str], list[PairCell]] = {}
+        # By member and other: games in which they were rivals.
+        self._games: Counter[tuple[str, str]] = Counter()
 
     def emptied(self) -> Payoffs:
         """Return a table without games, with the same settings."""
@@ -208,14 +211,15 @@ class Payoffs:
 
     def _add_pairs(self, game: Game, scores: Sequence[float], decay: float) -> None:
         roles, profile = self.sides.roles, game.profile
-        for a, b in combinations(range(len(roles)), 2):
-            rivals = roles[a].side != roles[b].side
-            for one, other in ((a, b), (b, a)):
-                pair = self._pair(one, profile[one], other, profile[other])
-                pair.games += 1
-                pair.returns.add(game.returns[one], decay)
-                if rivals and profile[one] != profile[other]:
-                    pair.outcomes.add(scores[roles[one].side] - scores[roles[other].side], decay)
+        rivals: dict[tuple[str, str], int] = {}
+        for one, other in permutations(range(len(roles)), 2):
+            pair = self._pair(one, profile[one], other, profile[other])
+            pair.games += 1
+            pair.returns.add(game.returns[one], decay)
+            if roles[one].side != roles[other].side and profile[one] != profile[other]:
+                pair.outcomes.add(scores[roles[one].side] - scores[roles[other].side], decay)
+                rivals[profile[one], profile[other]] = 1
+        self._games.update(rivals)
 
     def _pair(self, role: int, member: str, other_role: int, other: str) -> PairCell:
         key = (role, member, other_role, other)
@@ -234,30 +238,24 @@ class Payoffs:
 
     def games(self, member: str, other: str) -> int:
         """Return the games of two members against each other, in all roles; a member against itself has none."""
-        return sum(pair.outcomes.games for pair in self._by_pair.get((member, other), ()))
+        return self._games[member, other]
 
     def opponents(self, member: str) -> list[str]:
         """Return all other members that a member has played against."""
         return [other for one, other in self._by_pair if one == member and other != member and self.games(one, other)]
 
-    def win_probability(self, member: str, other: str, role: int | None = None) -> float:
-        """Return the probability that `member` beats `other`, with draws as half a win; 0.5 against itself.
-
-        `role` limits it to games in which `member` had this role.
-        """
-        if member == other:
+    def win_probability(self, member: str, other: str) -> float:
+        """Return the probability that `member` beats `other`, with draws as half a win; 0.5 against itself."""
+        if not (games := self.games(member, other)):
             return 0.5
-        if role is None:
-            pairs: Iterable[PairCell] = self._by_pair.get((member, other), ())
-        else:
-            rivals = (index for index, one in enumerate(self.sides.roles) if one.side != self.sides.roles[role].side)
-            pairs = filter(None, (self.pairs.get((role, member, index, other)) for index in rivals))
-        total = Outcomes()
+        total, pairs = Outcomes(), self._by_pair[member, other]
         for pair in pairs:
             total.decayed_wins += pair.outcomes.decayed_wins
             total.decayed_draws += pair.outcomes.decayed_draws
             total.decayed_losses += pair.outcomes.decayed_losses
-        return total.win_probability(self.prior_games)
+        # A game counts once for each pair of roles in which they are rivals.
+        counted = sum(pair.outcomes.games for pair in pairs)
+        return total.win_probability(self.prior_games * counted / games)
 
     def beats_all(self, member: str, rivals: Collection[str], chance: float, min_games: int) -> bool:
         """Return whether `member` beats each of some rivals more often than `chance`, after `min_games` with each."""
@@ -295,12 +293,14 @@ class Payoffs:
             del self.cells[profile]
         self.pairs = {key: pair for key, pair in self.pairs.items() if member not in (key[1], key[3])}
         self._by_pair = {key: pairs for key, pairs in self._by_pair.items() if member not in key}
+        self._games = Counter({key: count for key, count in self._games.items() if member not in key})
 
     def state(self) -> Tree:
         """Return all tables as arrays."""
         return {
             "cells": _cells_as_tree(self.cells),
             "pairs": _pairs_as_tree(self.pairs),
+            "rivals": [[*names, count] for names, count in self._games.items()],
             "past": {name: _cells_as_tree(cells) for name, cells in self.past.items()},
         }
 
@@ -315,6 +315,9 @@ class Payoffs:
         for (role, member, other_role, other), pair in _pairs_from_tree(tree["pairs"]).items():
             made = self._pair(role, member, other_role, other)
             made.outcomes, made.returns, made.games = pair.outcomes, pair.returns, pair.games
+        # Older checkpoints have no games of rivals, but of pairs of their roles.
+        by_roles = ((*names, sum(pair.outcomes.games for pair in pairs)) for names, pairs in self._by_pair.items())
+        self._games = Counter({(one, other): count for one, other, count in tree.get("rivals", by_roles)})
 
 
 def _numbers(item: Returns | Outcomes) -> list[float]:

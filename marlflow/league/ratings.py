@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from openskill.models import PlackettLuce
@@ -47,14 +48,18 @@ class Ratings:
     def add(self, sides: Sequence[Sequence[str]], scores: Sequence[float]) -> None:
         """Count one game of `sides`, each with its members; equal scores are a tie.
 
-        A member may play several roles of its side. A game with a member on several sides changes no rating.
+        A member may play several roles of its side. Sides that the same members play count as one, with the mean of
+        their scores. A game with a member on two sides that differ in others, or on all sides, changes no rating.
         """
-        members = [member for side in sides for member in set(side)]
-        if len(set(members)) != len(members):
+        scores_of: dict[tuple[str, ...], list[float]] = {}
+        for side, score in zip(sides, scores, strict=True):
+            scores_of.setdefault(tuple(side), []).append(score)
+        members = [member for side in scores_of for member in set(side)]
+        if len(scores_of) == 1 or len(set(members)) != len(members):
             return
-        before = [[self._before(member) for member in side] for side in sides]
-        after = self._model.rate(before, ranks=_ranks(scores))
-        for side, rated in zip(sides, after, strict=True):
+        before = [[self._before(member) for member in side] for side in scores_of]
+        after = self._model.rate(before, ranks=_ranks([fmean(of_side) for of_side in scores_of.values()]))
+        for side, rated in zip(scores_of, after, strict=True):
             for member, rating in zip(side, rated, strict=True):
                 self._ratings[member] = Rating(float(rating.mu), float(rating.sigma))
 

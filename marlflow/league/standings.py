@@ -6,6 +6,7 @@ equilibrium or alpha-rank of the games that they have played can.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -52,7 +53,7 @@ def meta_weights(members: Members, payoffs: Payoffs) -> MetaWeights:
     by_role = [[name for name in members.names if members.plays(name, role)] for role in roles]
     if len(by_role) == len(members.sides.names) == 2 and by_role[0] == by_role[1]:
         return _of_one_population(by_role[0], payoffs)
-    profiles = int(np.prod([len(names) for names in by_role]))
+    profiles = math.prod(len(names) for names in by_role)
     if profiles > MOST_PROFILES:
         why = f"{profiles:,} combinations of members are too many; the most are {MOST_PROFILES:,}"
         return MetaWeights(ALPHA_RANK, note=f"no {ALPHA_RANK}: {why}")

@@ -25,7 +25,7 @@ from marlflow.matchmaking.matchmakers import (
     matchmaker_of,
     resets_of,
 )
-from marlflow.sampling.episodes import EVALUATION
+from marlflow.sampling.episodes import EVALUATION, RESTARTED_EPISODE
 from marlflow.sampling.population import (
     WORKER_MEMBERS,
     FrozenStore,
@@ -355,11 +355,11 @@ class ResultLedger:
     def take(
         self, receipts: Sequence[Receipt], reset: Mapping[int, Collection[str]] | None = None
     ) -> list[EpisodeResult]:
-        """Return the new results of a round, by tick and environment.
+        """Return the new results of a round, by tick and environment; that of a restarted episode has its first number.
 
         `reset` has the policies that were reset while an environment's episodes were played: their results are stale.
         """
-        ended = [result for receipt in receipts for result in receipt.episodes]
+        ended = [_as_dealt(result) for receipt in receipts for result in receipt.episodes]
         taken = []
         for result in sorted(ended, key=lambda result: (result.tick, result.env, result.episode)):
             newest = self._newest[result.env]
@@ -388,5 +388,12 @@ class ResultLedger:
     def load_state(self, tree: Any) -> None:
         """Restore what `state` returned; new environments begin with episode 0."""
         for env_index, newest in enumerate(tree["newest"][: len(self._newest)]):
-            self._newest[env_index] = newest
+            self._newest[env_index] = min(newest, newest % RESTARTED_EPISODE)
         self.stale, self.lost = tree["stale"], tree["lost"]
+
+
+def _as_dealt(result: EpisodeResult) -> EpisodeResult:
+    """Return the result of a restarted episode with the number that was dealt."""
+    if result.episode < RESTARTED_EPISODE:
+        return result
+    return replace(result, episode=result.episode % RESTARTED_EPISODE)

@@ -46,9 +46,6 @@ def test_each_side_is_a_response_with_probability_eta_independently(eta: float) 
     found = frequencies(lambda generator: tuple(mode.profile(view, generator)))
     chances = {"response": eta, "average": 1.0 - eta}
     assert agree(found, {(a, b): chances[a] * chances[b] for a in chances for b in chances})
-    for role in (0, 1):
-        counts = frequencies(lambda generator, role=role: mode.rival(view, "average", role, generator))  # type: ignore[misc]
-        assert agree(counts, chances)
 
 
 def test_the_matchmaker_deals_what_the_mode_says_and_counts_no_turns() -> None:

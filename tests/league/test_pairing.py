@@ -1,5 +1,6 @@
 """Pairing: who plays matches next, and that payoffs among some members become known completely."""
 
+from collections import Counter
 from itertools import combinations
 
 from hypothesis import given
@@ -62,7 +63,7 @@ def test_a_role_that_neither_of_a_pair_can_play_is_filled() -> None:
     assert pairings(members) == [[("a", "b", "c")]] * 3
 
 
-@given(st.lists(st.integers(1, 3), min_size=1, max_size=6), st.lists(st.integers(0, 9), min_size=6), st.integers(0, 60))
+@given(st.lists(st.integers(1, 3), min_size=1, max_size=6), st.lists(st.integers(0, 9), min_size=6), st.integers(3, 60))
 def test_games_go_to_pairs_that_have_the_fewest(sizes: list[int], before: list[int], games: int) -> None:
     groups = [[(f"a{number}", f"b{seating}") for seating in range(size)] for number, size in enumerate(sizes)]
     payoffs = Payoffs(PAIR)
@@ -83,6 +84,25 @@ def test_games_go_to_pairs_that_have_the_fewest(sizes: list[int], before: list[i
     sizes_given = [size for (_, added), size in zip(after, sizes, strict=True) if added]
     fewest = [total for (total, _), size in zip(after, sizes, strict=True) if size <= min(sizes_given, default=0)]
     assert all(total - 1 <= min(fewest) for total, added in after if added and fewest)
+
+
+def test_a_pair_with_more_seatings_than_games_plays_those_that_were_played_least() -> None:
+    sides = default_sides([f"player_{number}" for number in range(11)])
+    members, payoffs = members_of({"main": 1}, sides), Payoffs(sides, ["main"])
+    rules = MatchRules(every_env_steps=1, games=40)
+    seated: Counter[tuple[str, ...]] = Counter()
+    for _ in range(12):
+        counts = next_matches(members, payoffs, rules)
+        assert sum(counts.values()) == 40
+        seated += Counter(counts)
+        for profile, count in counts.items():
+            for _ in range(count):
+                payoffs.add(Game(profile, (0.0,) * 11, 1))
+    with_main = [count for profile, count in seated.items() if "main" in profile]
+    assert sum(with_main) == 240
+    # Two pairs of 22 seatings each.
+    assert len(with_main) == 44
+    assert max(with_main) - min(with_main) <= 1
 
 
 def play(payoffs: Payoffs, counts: dict[tuple[str, ...], int]) -> None:

@@ -20,6 +20,9 @@ THREE = default_sides(["player_0", "player_1", "player_2"])
 TEAMS, _ = sides_of(
     {"red": [["red_0", "red_1"], ["red_2"]], "blue": [["blue_*"]]}, ["red_0", "red_1", "red_2", "blue_0"]
 )
+FOUR_ROLES, _ = sides_of(
+    {"red": [["red_0"], ["red_1"]], "blue": [["blue_0"], ["blue_1"]]}, ["red_0", "red_1", "blue_0", "blue_1"]
+)
 MEMBERS = ("main", "main@1", "main@2", "random")
 LIVE = ("main",)
 # Powers of two, so that sums are exact in any order.
@@ -263,13 +266,33 @@ def test_a_member_against_itself_has_returns_and_no_outcomes() -> None:
     assert payoffs.pairs[1, "main", 0, "main"].returns.mean == -1.0
 
 
-def test_win_probability_of_a_role_counts_games_in_this_role() -> None:
-    won_as_first, lost_as_second = ("main", "random"), ("random", "main")
-    games = [Game(won_as_first, (1.0, -1.0), 3), Game(lost_as_second, (1.0, -1.0), 3)]
-    payoffs = table(PAIR, games, decay=1.0, prior_games=0.0)
-    assert payoffs.win_probability("main", "random", role=0) == 1.0
-    assert payoffs.win_probability("main", "random", role=1) == 0.0
-    assert payoffs.win_probability("main", "random") == 0.5
+@given(
+    st.sampled_from([PAIR, THREE, TEAMS, FOUR_ROLES]).flatmap(lambda sides: st.tuples(st.just(sides), games_of(sides)))
+)
+def test_a_game_of_two_rivals_counts_once_in_however_many_roles_they_met(made: tuple[Sides, list[Game]]) -> None:
+    sides, games = made
+    payoffs = table(sides, games)
+    for one, other in permutations(MEMBERS, 2):
+        met = [game for game in games if rivals(sides, game, one, other)]
+        assert payoffs.games(one, other) == len(met)
+    reloaded = Payoffs(sides, LIVE)
+    reloaded.load_state(from_bytes(to_bytes(payoffs.state())))
+    assert all(payoffs.games(*pair) == reloaded.games(*pair) for pair in permutations(MEMBERS, 2))
+
+
+def rivals(sides: Sides, game: Game, one: str, other: str) -> bool:
+    sides_of_one, sides_of_other = (
+        {role.side for role, member in zip(sides.roles, game.profile, strict=True) if member == name}
+        for name in (one, other)
+    )
+    return any(a != b for a in sides_of_one for b in sides_of_other)
+
+
+def test_chances_after_one_game_of_teams_are_those_after_one_game_of_two() -> None:
+    teams = table(FOUR_ROLES, [Game(("a", "a", "b", "b"), (1.0, 1.0, 0.0, 0.0), 9)], prior_games=4.0)
+    alone = table(PAIR, [Game(("a", "b"), (1.0, 0.0), 9)], prior_games=4.0)
+    assert teams.win_probability("a", "b") == alone.win_probability("a", "b") == 0.6
+    assert not teams.beats_all("a", ["b"], 0.5, min_games=2)
 
 
 def test_three_player_free_for_all_counts_each_pair_by_its_own_scores() -> None:

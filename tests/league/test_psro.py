@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from marlflow.league.sides import default_sides
 from marlflow.sampling.protocol import EvaluationRequest
 from marlflow.sampling.receipts import EpisodeResult, Evaluated
 from tests.league.games import BIASED, PENNIES, kuhn, nash_conv
-from tests.league.population import NEVER, PAIR, agree, members_of
+from tests.league.population import NEVER, PAIR, agree, matchmaker_of, members_of
 
 AGENTS = ["player_0", "player_1"]
 ORACLES = {"row": ["player_0"], "column": ["player_1"]}
@@ -174,6 +175,23 @@ def test_an_iteration_ends_for_all_oracles_at_once() -> None:
     assert league.mode.iteration == 1
     change = matchmaker.change_population({"row": 3, "column": 3}, {"row": 509, "column": 200})
     assert not change.freeze, "agent steps count from the last snapshot"
+
+
+@pytest.mark.parametrize("every", [None, "auto", 30])
+def test_snapshots_by_rule_neither_end_nor_delay_an_iteration(every: Any) -> None:
+    league = mf.League(mf.PSRO(agent_steps=100), snapshots=mf.SnapshotRules(every_agent_steps=every)).for_run(1_000)
+    matchmaker = matchmaker_of(members_of({"main": 0}), league.matchmaker, league.snapshots)
+    resets = []
+    for number in range(11):
+        matchmaker.change_population({"main": number}, {"main": 20 * number})
+        resets += [(number, reset.policy) for reset in matchmaker.resets()]
+        if number == 7:
+            kept = from_bytes(to_bytes(matchmaker.state()))
+            matchmaker = matchmaker_of(members_of({"main": 0}), league.matchmaker, league.snapshots)
+            matchmaker.load_state(kept)
+    assert resets == [(5, "main"), (10, "main")]
+    by_rule = len(matchmaker.members.snapshots) - 3
+    assert by_rule == (4 if every == 30 else 0)
 
 
 @pytest.mark.parametrize(("oracle_from", "to"), [("fresh", "fresh"), ("initial", "initial"), ("latest", None)])

@@ -64,11 +64,21 @@ def test_only_the_order_of_scores_counts(scores: list[float]) -> None:
     assert ratings["a"].mu == pytest.approx(27.868876552746237)
 
 
-def test_a_member_on_two_sides_is_not_rated() -> None:
+def test_a_member_against_itself_and_on_unlike_sides_is_not_rated() -> None:
     ratings = Ratings()
     ratings.add([["a"], ["a"]], scores=[1.0, 0.0])
-    ratings.add([["a"], ["b"], ["a"]], scores=[1.0, 0.0, 0.5])
+    ratings.add([["a", "b"], ["a", "c"]], scores=[1.0, 0.0])
     assert ratings.state() == {}
+
+
+@pytest.mark.parametrize("others", [[0.0, 0.5], [0.9, 0.1, 0.6], [1.2, 0.0]])
+def test_sides_that_one_member_plays_count_as_one_with_their_mean_score(others: list[float]) -> None:
+    """As matches of leagues with many sides have them: one member alone against another on all other sides."""
+    several, one = Ratings(), Ratings()
+    several.add([["a"], *[["b"]] * len(others)], scores=[1.0, *others])
+    one.add([["a"], ["b"]], scores=[1.0, 0.5])
+    assert several.state() == one.state()
+    assert several["a"].mu > MU > several["b"].mu
 
 
 def test_a_member_in_two_roles_of_its_side_is_rated() -> None:

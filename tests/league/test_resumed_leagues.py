@@ -41,9 +41,23 @@ def test_with_other_workers_every_game_counts_once_and_no_member_is_lost(
     assert league_of(tmp_path)["members"]["snapshots"][: len(before)] == before
 
 
+@pytest.mark.parametrize("limit", [1, 10_000])
+def test_games_go_on_counting_after_a_resume_restarted_the_running_ones(limit: int, tmp_path: Path) -> None:
+    """A restarted episode has another number in rows, and the one that was dealt in its result."""
+    settings = mf.CheckpointConfig(every_env_steps=None, replay_max_env_steps=limit)
+    before = mf.train(league_run(LEAGUES["pfsp"], HALF, checkpoint=settings), tmp_path).metrics
+    after = mf.resume(league_run(LEAGUES["pfsp"], 2 * HALF, checkpoint=settings), tmp_path).metrics
+    assert after["faults"]["episodes_restarted"] == (4 if limit == 1 else 0)
+    # Each environment loses at most the steps of one game, of ten.
+    new = after["league"]["games"] - before["league"]["games"]
+    assert new >= (after["env_steps"] - before["env_steps"]) // 10 - 4
+    assert after["league"]["games_stale"] == after["league"]["games_lost"] == 0
+
+
 def test_a_damaged_snapshot_is_named_and_the_checkpoint_before_is_used(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     experiment = league_run(LEAGUES["pfsp"], 640, checkpoint=mf.CheckpointConfig(every_env_steps=160, keep=9))
     mf.train(experiment, whole)
