@@ -45,8 +45,9 @@ from marlflow.policy.actor import NetworkActor
 from marlflow.policy.box import DeterministicActor
 from marlflow.policy.categorical import CategoricalActor
 from marlflow.policy.critics import BoxCritics
-from marlflow.policy.joint_critics import JointCritics, JointCriticSees, Prefix, only_present, replaced_own
+from marlflow.policy.joint_critics import JointCritics, JointCriticSees, only_present, replaced_own
 from marlflow.policy.normalized import normalize_by
+from marlflow.policy.policy_modules import PolicyModules, Prefix
 from marlflow.policy.torso import TorsoConfig, build_torso
 
 
@@ -127,7 +128,7 @@ class JointDeterministicNetwork(nn.Module):
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
         self.view = joint_view(members, sees)
-        self.actors, self.critics = nn.ModuleDict(), nn.ModuleDict()
+        self.actors, self.critics = PolicyModules(), PolicyModules()
         for policy, member in members.items():
             self.actors[policy] = deterministic_actor(member.spaces, member.model, exploration_noise, generator)
             normalize_by(self.actors[policy], f"{policy}:obs", f"{policy}:present")

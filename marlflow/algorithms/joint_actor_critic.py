@@ -21,7 +21,8 @@ from marlflow.learner.loss import LossTerms
 from marlflow.losses.deterministic_policy_gradient import critics_loss
 from marlflow.losses.mixing import mean_over_present, row_means
 from marlflow.policy.actor import NetworkActor
-from marlflow.policy.joint_critics import JointCriticSees, JointView, Prefix
+from marlflow.policy.joint_critics import JointCriticSees, JointView
+from marlflow.policy.policy_modules import Prefix
 from marlflow.policy.torso import NestedTorsoConfig, TorsoConfig, normalizes
 from marlflow.policy.warmup import WarmupActor
 

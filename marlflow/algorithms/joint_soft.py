@@ -39,8 +39,9 @@ from marlflow.losses.sac import (
 )
 from marlflow.policy.box import SquashedGaussianActor
 from marlflow.policy.categorical import CategoricalActor
-from marlflow.policy.joint_critics import JointCritics, JointCriticSees, Prefix, only_present, replaced_own
+from marlflow.policy.joint_critics import JointCritics, JointCriticSees, only_present, replaced_own
 from marlflow.policy.normalized import normalize_by
+from marlflow.policy.policy_modules import PolicyModules, Prefix
 from marlflow.policy.torso import TorsoConfig, build_torso
 
 
@@ -67,7 +68,7 @@ class JointSoftNetwork(nn.Module):
         generator = torch.Generator().manual_seed(seed)
         discrete = {policy for policy, one in members.items() if isinstance(one.spaces.action, gym.Discrete)}
         self.view = joint_view(members, sees, values_all=discrete)
-        self.actors, self.critics, self.temperatures = nn.ModuleDict(), nn.ModuleDict(), nn.ModuleDict()
+        self.actors, self.critics, self.temperatures = PolicyModules(), PolicyModules(), PolicyModules()
         for policy, member in members.items():
             values = member.spaces.num_actions if policy in discrete else 1
             self.actors[policy] = soft_actor(member.spaces, member.model, generator)

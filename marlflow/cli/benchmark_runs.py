@@ -24,11 +24,10 @@ from marlflow.base.schedules import Schedule
 from marlflow.base.sentences import misspelled_key
 from marlflow.cli.arguments import CONFIG_DIR, Words
 from marlflow.cli.job import inline_by_default, prepared
-from marlflow.cli.train import quoted
 from marlflow.config.compose import SUITE, Groups, composing
 from marlflow.config.construct import imported
 from marlflow.config.experiment import Experiment
-from marlflow.config.folders import searchpath_problems
+from marlflow.config.folders import quoted, searchpath_override, searchpath_problems
 from marlflow.config.other_environment import env_of_words, in_env, values_for
 from marlflow.config.overrides import Prepared
 from marlflow.config.schema import plain_values, read, read_values
@@ -232,7 +231,7 @@ def read_suite(name: str, config_dirs: Sequence[str] = ()) -> Suite:
     """Return the suite of a name, of marlflow or in one of `config_dirs`; raises ConfigInvalid with every problem."""
     if problems := list(searchpath_problems(config_dirs)):
         raise ConfigInvalid(problems)
-    path = [f"hydra.searchpath=[{','.join(f'file://{folder}' for folder in config_dirs)}]"] if config_dirs else []
+    path = searchpath_override([f"file://{folder}" for folder in config_dirs])
     with composing():
         groups = Groups(path)
         if name not in (options := groups.options(SUITE)):

@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from marlflow.base.errors import ConfigInvalid
 from marlflow.cli.arguments import Words
 from marlflow.config.compose import composing
+from marlflow.config.folders import quoted
 from marlflow.config.overrides import Prepared, prepare
 from marlflow.config.placement import cluster_address
 from marlflow.config.schema import plain_values
@@ -126,9 +127,9 @@ def with_trusted_records(words: Words, ready: Prepared) -> Prepared:
     if TRUST not in words.own_flags or OmegaConf.select(ready.config, f"env.{TARGET}") != RECORDED:
         return ready
     folder = OmegaConf.select(ready.config, "env.folder", throw_on_resolution_failure=False)
-    quoted = ["'" + name.replace("'", "\\'") + "'" for name in names(untrusted_records(Path(str(folder))))]
-    if not quoted:
+    untrusted = [quoted(name) for name in names(untrusted_records(Path(str(folder))))]
+    if not untrusted:
         return ready
     # As an override, so that the run's own configuration has it.
-    words.overrides = [*words.overrides, f"env.trust=[{','.join(quoted)}]"]
+    words.overrides = [*words.overrides, f"env.trust=[{','.join(untrusted)}]"]
     return prepared(words)

@@ -27,7 +27,7 @@ from marlflow.config.compose import GRID_SWEEPER, PLUGIN, hand_to_hydra, is_inst
 from marlflow.config.overrides import Prepared
 
 _FAILED, _BAD_INPUT = 1, 2
-_HYDRA_KEY = re.compile(r"[+~]*hydra[./]")
+_HYDRA_KEY = re.compile(r"[+~]*hydra[./](?!searchpath=)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from marlflow.cli.job import TRUST, discard_unless_used, outcome, prepared, reco
 from marlflow.cli.sweep import Sweep, direction_of, extra_problems, sweep_problems
 from marlflow.config.comments import explained
 from marlflow.config.compose import hand_to_hydra, run_job
+from marlflow.config.folders import quoted
 from marlflow.config.overrides import Prepared
 
 if TYPE_CHECKING:
@@ -136,11 +137,6 @@ def sweep_folder(config: DictConfig, template: str | None) -> Path:
     """Return the folder of a sweep; `template` is what `new_folder_of` returned."""
     key = _folder_key(several=True)
     return Path(OmegaConf.select(config if template is None else _with_value(config, key, template), key)).absolute()
-
-
-def quoted(value: str) -> str:
-    """Quote for Hydra's command line; interpolations `${...}` keep their meaning."""
-    return "'" + value.replace("'", "\\'") + "'"
 
 
 def _unused_folders(overrides: Sequence[str], several: bool) -> Iterator[str]:

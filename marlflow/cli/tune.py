@@ -137,8 +137,8 @@ def _problems(ready: Prepared, arguments: Arguments) -> Iterator[str]:
 
 
 def _overrides(ready: Prepared) -> list[str]:
-    # Hydra's own overrides, such as its folder, belong to the command and not to its jobs.
-    return [override for override in ready.overrides if not override.startswith("hydra.")]
+    # Hydra's own overrides, such as its folder, belong to the command and not to its jobs, which need its groups.
+    return [word for word in ready.overrides if not word.startswith("hydra.") or word.startswith("hydra.searchpath=")]
 
 
 def _jobs(ready: Prepared, arguments: Arguments) -> list[list[str]]:

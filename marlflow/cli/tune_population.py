@@ -67,7 +67,7 @@ class TrialPopulation:
         sign = 1.0 if self.direction == "maximize" else -1.0
         rank = {r.number: -math.inf if r.objective is None else sign * r.objective for r in whole}
         ordered = sorted(rank, key=rank.__getitem__)
-        count = max(1, int(self.quantile * len(ordered))) if len(ordered) > 1 else 0
+        count = max(1, int(self.quantile * len(ordered))) if self.quantile and len(ordered) > 1 else 0
         generator = np.random.default_rng(key(self.seed, *b"generation", generation))
         with (folder / "population.jsonl").open("a", encoding="utf-8") as file:
             for number in ordered[:count]:

@@ -38,6 +38,16 @@ def searchpath_problems(folders: Sequence[str]) -> Iterator[str]:
             yield f"the configuration folder {folder.removeprefix('file://')} does not exist"
 
 
+def searchpath_override(folders: Sequence[str]) -> list[str]:
+    """Return the override that has Hydra look for configuration groups in `folders`, too; none without folders."""
+    return [f"hydra.searchpath=[{','.join(map(quoted, folders))}]"] if folders else []
+
+
+def quoted(value: str) -> str:
+    """Quote for Hydra's command line; interpolations `${...}` keep their meaning."""
+    return "'" + value.replace("'", "\\'") + "'"
+
+
 def existing_run_problems(folder: Path) -> Iterator[str]:
     """Yield a problem if `folder` already contains a run, or links that lead out of it where a run has its files."""
     yield from link_problems(folder)

@@ -32,7 +32,7 @@ from marlflow.config.compose import (
     set_values,
     sweeper_params,
 )
-from marlflow.config.folders import searchpath_problems
+from marlflow.config.folders import searchpath_override, searchpath_problems
 from marlflow.config.suggestions import (
     CHOSEN_FOR_ONE,
     SECTION_OF,
@@ -195,9 +195,8 @@ def _folders(words: Sequence[_OverrideWord], searchpath: Sequence[str]) -> list[
 
 
 def _hydra_own(words: Sequence[_OverrideWord], folders: Sequence[str]) -> list[str]:
-    path = [f"{_SEARCHPATH}=[{','.join(folders)}]"] if folders else []
     own_words = [word for word in words if word.read.is_hydra_override() and word.key != _SEARCHPATH]
-    return [*path, *(word.first() for word in own_words)]
+    return [*searchpath_override(folders), *(word.first() for word in own_words)]
 
 
 def _parsed(override: str) -> Override:
@@ -389,6 +388,9 @@ def _below_settled(word: _OverrideWord, above: _OverrideWord) -> Iterator[str]:
         if above.prefix is not None:
             yield f"{word.line} is for a key of {above.key}, and {above.line} leaves it none; leave one of them out"
         word.prefix = None
+    elif isinstance(value, dict) and not word.read.is_delete():
+        # The key may be new.
+        word.prefix = word.prefix or "++"
 
 
 def _type_problem(word: _OverrideWord, current: Any) -> str | None:

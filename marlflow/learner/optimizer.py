@@ -110,14 +110,14 @@ class TorchOptimizer:
         parameter = nn.Parameter(vector)
         parameter.grad = gradient
         optimizer = self.make([parameter], lr=learning_rate, **self.settings)
-        return _TorchStepper(optimizer, parameter, learning_rate, max_grad_norm)
+        return _TorchStepper(self, optimizer, parameter, learning_rate, max_grad_norm)
 
 
-def entries_of(optimizer: Optimizer) -> list[str]:
-    """Return the names of what an optimizer keeps from one step to the next."""
+def entries_of(optimizer: Optimizer) -> Mapping[str, Tensor]:
+    """Return what an optimizer of one parameter keeps from one step to the next."""
     stepper = optimizer.over(torch.zeros(1), torch.zeros(1), 1e-3, math.inf)
     stepper.step()
-    return sorted(stepper.state())
+    return stepper.state()
 
 
 class FlatAdam:
@@ -196,10 +196,16 @@ class FlatAdam:
 
 class _TorchStepper:
     def __init__(
-        self, optimizer: torch.optim.Optimizer, parameter: nn.Parameter, learning_rate: float, max_grad_norm: float
+        self,
+        settings: TorchOptimizer,
+        optimizer: torch.optim.Optimizer,
+        parameter: nn.Parameter,
+        learning_rate: float,
+        max_grad_norm: float,
     ) -> None:
         self.learning_rate = learning_rate
         self.max_grad_norm = max_grad_norm
+        self._settings = settings
         self._optimizer = optimizer
         self._parameter = parameter
 
@@ -233,6 +239,6 @@ class _TorchStepper:
         )
 
     def like(self, state: Mapping[str, Any]) -> Mapping[str, Tensor]:
-        # Torch's optimizers create their state at the first step, so the names come from the saved state.
-        shapes = {name: getattr(value, "shape", ()) for name, value in state.items()}
-        return {name: self._parameter.detach() if shape else torch.zeros(()) for name, shape in shapes.items()}
+        # Torch's optimizers create their state at the first step; a state from before it has no entries.
+        entries = entries_of(self._settings) if state else {}
+        return {name: self._parameter.detach() if one.shape else torch.zeros(()) for name, one in entries.items()}

@@ -76,7 +76,7 @@ def check_state(learner: str, state: Tree, arrays: Mapping[str, Tensor], counts:
     sentences = [f"learner {learner!r}: {problem}" for problem in problems if problem]
     if sentences:
         raise CheckpointUnusable(
-            [*sentences[:-1], f"{sentences[-1]}; was it kept with another algorithm, model or environment?"]
+            [*sentences[:-1], f"{sentences[-1]}; was it kept with another algorithm, optimizer, model or environment?"]
         )
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.spaces import DISCRETE_KINDS, Spaces
 from marlflow.batches.critic_input import OWN_OBSERVATION, CriticInput, CriticSees, critic_input
-from marlflow.policy.box import GaussianActor
+from marlflow.policy.box import GaussianActor, fixed_components
 from marlflow.policy.categorical import CategoricalActor, MultiCategoricalActor
 from marlflow.policy.dense import linear, through
 from marlflow.policy.normalized import NormalizedRows, ValueCritic
@@ -89,6 +89,9 @@ def stochastic_head(spaces: Spaces, body: nn.Module, features: int, generator: t
     if isinstance(spaces.action, gym.Discrete):
         return CategoricalActor(body, features, spaces.num_actions, generator)
     if isinstance(spaces.action, gym.Box):
+        # Bounds may be infinite here.
+        if not (spaces.action.low < spaces.action.high).all():
+            raise ConfigInvalid([fixed_components(spaces.action)])
         return GaussianActor(body, features, spaces.action, generator)
     if isinstance(spaces.action, DISCRETE_KINDS):
         return MultiCategoricalActor(body, features, spaces.choices, spaces.action_shape, generator)

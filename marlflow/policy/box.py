@@ -59,8 +59,13 @@ def box_problem(space: spaces.Space[object]) -> str | None:
     if not space.is_bounded():
         return f"it needs actions with finite bounds, not {space}: bound them, as by a wrapper that rescales or clips"
     if not (space.low < space.high).all() or space.low.size == 0:
-        return f"it needs actions whose every component can vary, not {space}: drop the fixed ones, by a wrapper"
+        return fixed_components(space)
     return None
+
+
+def fixed_components(space: spaces.Box) -> str:
+    """Return why a Box in which components have one value only cannot be acted in."""
+    return f"it needs actions whose every component can vary, not {space}: drop the fixed ones, by a wrapper"
 
 
 def normals(generator: RowRandom, size: int, device: str | None) -> Tensor:

@@ -20,13 +20,11 @@ from marlflow.base.spaces import Spaces
 from marlflow.policy.box import BoxCoordinates
 from marlflow.policy.dense import as_rows, linear, through
 from marlflow.policy.normalized import NormalizedRows, normalize_by
+from marlflow.policy.policy_modules import Prefix
 from marlflow.policy.torso import MLP, Reader, TorsoConfig
 
 JointCriticSees: TypeAlias = Literal["state", "observations"]
 """The environment's global state, or the observations of all agents of the learner."""
-
-Prefix: TypeAlias = Literal["", "next_"]
-"""The prefix of columns of JointTransitions: none for the decisions, `next_` for what follows them."""
 
 
 class JointCritics(nn.Module):

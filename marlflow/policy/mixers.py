@@ -15,6 +15,7 @@ from marlflow.base.observations import ObservationLayout, layout
 from marlflow.base.spaces import Spaces
 from marlflow.policy.dense import as_rows
 from marlflow.policy.normalized import NormalizedRows, normalize_by
+from marlflow.policy.policy_modules import PolicyModules, Prefix
 from marlflow.policy.q import QActor
 from marlflow.policy.recurrent import RecurrentNetworkActor, unrolled_after
 from marlflow.policy.torso import BRIGHTEST, Flattened
@@ -94,11 +95,11 @@ class MixerInput(nn.Module):
             policy: _numbers(spaces.layout(), normalizes, f"{policy}:obs", f"{policy}:present")
             for policy, spaces in members.items()
         }
-        self.obs = nn.ModuleDict({} if self.state is not None else obs)
+        self.obs = PolicyModules({} if self.state is not None else obs)
         widths = [part.width * self.seats[policy] for policy, part in obs.items()]
         self.width = (sum(widths) if self.state is None else self.state.width) + sum(self.seats.values())
 
-    def forward(self, columns: Mapping[str, Tensor], present: Tensor, prefix: Literal["", "next_"]) -> Tensor:
+    def forward(self, columns: Mapping[str, Tensor], present: Tensor, prefix: Prefix) -> Tensor:
         """Return the rows of `columns`, the columns of a joint batch, [N, ...]; `present` is float [N, K]."""
         parts = [self.state(columns[f"{prefix}state"])] if self.state is not None else []
         for policy, numbers in self.obs.items():
@@ -137,10 +138,6 @@ class Numbers(nn.Module):
         return as_rows(rows) * self.scale
 
 
-Prefix: TypeAlias = Literal["", "next_"]
-"""The prefix of columns of JointTransitions: none for the decisions, `next_` for what follows them."""
-
-
 class TeamQNetwork(nn.Module):
     """Publishes `actors`, by policy. All agents of a policy share its actor.
 
@@ -156,7 +153,7 @@ class TeamQNetwork(nn.Module):
         mixer_input: MixerInput | None,
     ) -> None:
         super().__init__()
-        self.actors = nn.ModuleDict(actors)
+        self.actors = PolicyModules(actors)
         self.mixer = mixer
         self.mixer_input = mixer_input
         self.policies = tuple(actors)

@@ -62,7 +62,7 @@ class InlineWorkers:
                 self._workers.append(spec.worker(number, watchdog=watchdog))
         except BaseException:
             # No object is returned that could be closed later.
-            self._monitor.close()
+            self.close()
             raise
 
     async def collect(self, request: Request, assign: Assign | None = None) -> Round:

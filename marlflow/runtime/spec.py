@@ -177,7 +177,7 @@ class LearnerSpec:
         """Return by name what another learner must have in common with it to continue with its state."""
         optimizer = getattr(self.algorithm, "optimizer", None)
         # Torch's optimizers make their state at the first step.
-        entries = [] if optimizer is None else entries_of(optimizer)
+        entries = [] if optimizer is None else sorted(entries_of(optimizer))
         return {**self._learner(replace(self.compute, device="cpu")).form(), "optimizer": entries}
 
     def with_fresh_seed(self, reset: int) -> LearnerSpec:

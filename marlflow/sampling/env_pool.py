@@ -30,7 +30,7 @@ from marlflow.sampling.env_source import (
 )
 from marlflow.sampling.receipts import Fault, FaultLog
 from marlflow.sampling.sampler_config import SamplerConfig
-from marlflow.sampling.watchdog import Overdue, Watchdog, close_within
+from marlflow.sampling.watchdog import Overdue, Watchdog, close_by, close_within
 
 # Lanes per environment without `possible_agents`.
 UNDECLARED_LANES = 256
@@ -42,8 +42,15 @@ class EnvPool(EnvSource):
     def __init__(self, config: SamplerConfig, env_indices: Sequence[int], watchdog: Watchdog, faults: FaultLog) -> None:
         super().__init__(config, env_indices, watchdog, faults)
         self._make_env = config.make_env
-        with watchdog.on_guard():
-            self.adapters = [self._open(env_index) for env_index in self.env_indices]
+        self.adapters: list[EnvAdapter] = []
+        try:
+            with watchdog.on_guard():
+                for env_index in self.env_indices:
+                    self.adapters.append(self._open(env_index))
+        except BaseException:
+            # No object is returned that could be closed later.
+            self.close(close_by())
+            raise
         count = len(self.env_indices)
         self.stride = len(self.first.agents) if self.first.declared else UNDECLARED_LANES
         if self._sees_state and (space := self.first.state_space()) is not None:

@@ -1,11 +1,15 @@
 """What a person writes, with or without `+`, becomes what Hydra wants."""
 
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
 
 from marlflow.base.errors import ConfigInvalid
+from marlflow.config.compose import composing
+from marlflow.config.folders import quoted
+from marlflow.config.overrides import prepare
 from tests.config.composition import experiment_of, prepared
 from tests.sentences import refusals
 
@@ -31,6 +35,10 @@ TEAM = "experiment=cartpole_team_ppo_dqn"
         (["+seed=1", "++rollouts.num_workers=1"], ["seed=1", "++rollouts.num_workers=1"]),
         (["stop.policies.cart.return_mean=9"], ["+stop.policies.cart.return_mean=9"]),
         (["env.render_mode=rgb_array"], ["+env.render_mode=rgb_array"]),
+        (
+            ["log.sinks={a: null}", "log.sinks.b=null", "log.sinks.a=null"],
+            ["++log.sinks={a: null}", "++log.sinks.b=null", "++log.sinks.a=null"],
+        ),
         (
             ["env=simple_tag", "~env.num_good", "hydra.run.dir=x"],
             ["env=simple_tag", "~env.num_good", "hydra.run.dir=x"],
@@ -281,3 +289,17 @@ def test_a_later_override_may_change_a_key_that_an_earlier_one_adds() -> None:
     # What a sweep and a benchmark write: a value is cleared first where Hydra would merge it with the next.
     config = prepared(f"++{rate}=null", linear, f"{rate}.agent_steps=3").config
     assert config.default_policy.algorithm.learning_rate.agent_steps == 3
+
+
+@pytest.mark.parametrize("folder", ["my (conf)", "it's", "a=b, c", "{x}", "${y}"])
+@pytest.mark.parametrize("by", ["--config-dir", "hydra.searchpath"])
+def test_folders_of_groups_may_have_any_name(folder: str, by: str, tmp_path: Path) -> None:
+    (tmp_path / folder / "experiment").mkdir(parents=True)
+    (tmp_path / folder / "experiment" / "mine.yaml").write_text("# @package _global_\nseed: 77\n")
+    path = f"file://{tmp_path / folder}"
+    with composing():
+        if by == "--config-dir":
+            ready = prepare(["experiment=mine"], searchpath=[path])
+        else:
+            ready = prepare([f"hydra.searchpath=[{quoted(path)}]", "experiment=mine"])
+    assert ready.config.seed == 77

@@ -76,3 +76,24 @@ def test_check_env_finds_it_once(env: type[CartPoleTeam], monkeypatch: pytest.Mo
     (problem,) = trial.problems
     assert "close() " in problem.what
     assert trial.speed is not None
+
+
+def test_if_one_cannot_be_made_those_that_were_are_closed(tmp_path: Path) -> None:
+    opened: list[CartPoleTeam] = []
+    closed: list[CartPoleTeam] = []
+
+    class Counted(CartPoleTeam):
+        def close(self) -> None:
+            closed.append(self)
+
+    def make() -> CartPoleTeam:
+        # Two of each worker, after those of looks at it, which are closed.
+        if len(opened) - len(closed) == 3:
+            raise RuntimeError("no license for a fourth")
+        opened.append(Counted())
+        return opened[-1]
+
+    experiment = small_run(env=mf.Env(make, num_envs=4, batched=False))
+    with pytest.raises(RuntimeError, match="no license for a fourth"):
+        mf.train(experiment, tmp_path)
+    assert len(opened) == len(closed) > 3

@@ -123,3 +123,15 @@ def test_a_team_with_memory_learns_from_sequences_and_resumes(tmp_path: Path) ->
     pair = resumed.metrics["learners"]["pair"]
     assert pair["updates"] == resumed.trees["learner.pair"]["updates"] > 0
     assert np.isfinite(list(pair["loss"].values())).all()
+
+
+@pytest.mark.parametrize("name", ["train", "a.b"])
+@pytest.mark.parametrize("make", [mf.VDN, mf.MASAC, mf.MADDPG])
+def test_a_policy_may_have_the_name_of_a_method_or_a_dot(make: type, name: str, tmp_path: Path) -> None:
+    algorithm = make(batch_agent_steps=16, train_every_agent_steps=8, learning_starts_agent_steps=40)
+    policies = {name: mf.Policy(algorithm, MLP), "right": mf.Policy(mf.Random())}
+    mapping = (mf.Rule("right*", "right"), mf.Rule("*", name))
+    run = groups(mf.Random(), policies=policies, mapping=mapping, stop=mf.Stop(env_steps=80))
+    metrics = mf.train(run, tmp_path).metrics
+    assert metrics["learners"][name]["updates"] > 0
+    mf.resume(replace(run, stop=mf.Stop(env_steps=120)), tmp_path)

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import torch
 from pettingzoo.classic import connect_four_v3
 
 import marlflow as mf
@@ -368,3 +369,31 @@ def test_the_longest_episode_to_be_played_again_is_as_the_settings_say(tmp_path:
         result = mf.resume(until(long, 400, checkpoint=settings), tmp_path / name)
         assert result.metrics["faults"]["episodes_restarted"] == sum(steps > limit for steps in running)
         assert any(steps > 5 for steps in running)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "missing"),
+    [
+        (mf.Adam(), mf.TorchOptimizer(torch.optim.RMSprop), "square_avg"),
+        (mf.TorchOptimizer(torch.optim.RMSprop), mf.Adam(), "moment_1"),
+        (
+            mf.TorchOptimizer(torch.optim.RMSprop),
+            mf.TorchOptimizer(torch.optim.RMSprop, {"momentum": 0.9}),
+            "momentum_",
+        ),
+        (mf.TorchOptimizer(torch.optim.Adam), mf.TorchOptimizer(torch.optim.SGD), ""),
+    ],
+    ids=["torch's", "marlflow's", "momentum", "without a state"],
+)
+def test_a_resume_with_an_optimizer_that_keeps_something_else_is_refused_and_loses_nothing(
+    before: Any, after: Any, missing: str, tmp_path: Path
+) -> None:
+    def run(optimizer: Any, env_steps: int) -> mf.Experiment:
+        return small_run(
+            policies=policies(hunters=replace(SMALL_PPO, optimizer=optimizer), prey=SMALL_DQN), env_steps=env_steps
+        )
+
+    mf.train(run(before, 400), tmp_path)
+    with pytest.raises(mf.CheckpointUnusable, match=rf"optimizer/all/{missing}(.|\n)*another algorithm, optimizer"):
+        mf.resume(run(after, 800), tmp_path)
+    assert mf.resume(run(before, 800), tmp_path).metrics["env_steps"] >= 800

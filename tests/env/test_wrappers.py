@@ -100,6 +100,34 @@ def test_an_action_that_an_agent_does_not_have_is_its_first():
         np.testing.assert_equal(env.step({"speaker_0": choice, "listener_0": choice}), expected)
 
 
+class Low(ParallelEnv):
+    """Two agents, which see what is at most `high`."""
+
+    metadata: ClassVar = {}
+
+    def __init__(self, high):
+        self.agents = self.possible_agents = ["a", "b"]
+        self.seen = spaces.Box(-5.0, high, (3,), np.float32)
+
+    def observation_space(self, agent):
+        return self.seen
+
+    def action_space(self, agent):
+        return spaces.Discrete(2)
+
+    def reset(self, seed=None, options=None):
+        return dict.fromkeys(self.agents, self.seen.low), {agent: {} for agent in self.agents}
+
+
+@pytest.mark.parametrize("high", [0.0, -2.0, 3.0])
+def test_agents_are_told_apart_whatever_the_highest_observation_is(high):
+    env = wrappers.agent_indicator(Low(high))
+    observations, _ = env.reset(seed=0)
+    marks = [tuple(observations[agent][-2:]) for agent in env.possible_agents]
+    assert len(set(marks)) == 2
+    assert all(env.observation_space(agent).contains(observations[agent]) for agent in env.possible_agents)
+
+
 @pytest.mark.parametrize("name", ["cartpole_team", "simple_spread"])
 def test_agents_see_which_they_are_within_the_bounds_declared(name):
     raw, env = made(name), made(name, wrappers.agent_indicator)

@@ -74,3 +74,10 @@ def test_greedy_is_the_mean() -> None:
     obs = np.zeros((1, 2), np.float32)
     acted = acting.act(obs, None, None, "greedy", mf.RowRandom(np.zeros(1, np.uint64), np.zeros(1)))
     np.testing.assert_allclose(acted.action, [[0.5, 1.0, 0.0]], atol=1e-6)
+
+
+@pytest.mark.parametrize("high", [[0.0, 1.0], [0.0, np.inf]])
+def test_a_component_with_one_value_is_refused(high: list[float]) -> None:
+    fixed = spaces.Box(np.array([0.0, -1.0], np.float32), np.array(high, np.float32))
+    with pytest.raises(mf.ConfigInvalid, match=r"every component can vary, not .*: drop the fixed ones, by a wrapper"):
+        ActorCritic(Spaces(spaces.Box(-1.0, 1.0, (2,)), fixed), mf.MLP((8,)), mf.MLP((8,)), seed=0)

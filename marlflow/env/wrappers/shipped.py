@@ -172,7 +172,7 @@ def identity_of(env: Any, type_only: bool) -> Identity:
         return Identity(spaces.Discrete(int(first.n) * len(groups)), len(groups), numbers, None)
     if not isinstance(first, spaces.Box) or len(first.shape) not in (1, 2, 3):
         raise ConfigInvalid([f"agents see {describe_space(first)}; it takes vectors, images and Discrete observations"])
-    largest = first.high.max() if np.isfinite(first.high).all() else 1
+    largest = first.high.max() if np.isfinite(first.high).all() and first.high.max() > 0 else 1
     marks = {
         agent: np.array([largest * (group_of[agent] == group) for group in groups], first.dtype) for agent in agents
     }
