@@ -117,6 +117,10 @@ class EnvAdapter(Protocol):
         """Number of actions that shields replaced since opening."""
         ...
 
+    def forget_agents(self) -> None:
+        """Free the slots of agents of earlier episodes; call before `reset`, if no agents are declared."""
+        ...
+
     def seat(self, agents: Sequence[str]) -> None:
         """Give `agents` the first slots, in order; call before `reset`, if no agents are declared.
 

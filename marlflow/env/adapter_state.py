@@ -59,6 +59,10 @@ class AdapterState:
     def env_steps(self) -> int:
         return self._location.env_steps
 
+    def forget_agents(self) -> None:
+        """Forget the agents of earlier episodes, between two, of an environment that does not declare its agents."""
+        self._agent_slots.forget()
+
     def seat(self, agents: Sequence[str]) -> None:
         if list(agents) == self._agent_slots.agents:
             return

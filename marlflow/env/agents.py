@@ -58,6 +58,17 @@ class AgentSlots:
         self._views.append(view)
         return self.slots[agent]
 
+    def forget(self) -> None:
+        """Free all slots, between episodes."""
+        self.slots.clear()
+        for by_slot in self._lists():
+            by_slot.clear()
+
+    def _lists(self) -> tuple[list[Any], ...]:
+        """Return all lists by slot."""
+        of_spaces: tuple[list[Any], ...] = (self.observation_spaces, self.action_spaces)
+        return (self.agents, *of_spaces, self.masked, self._views)
+
     def seat(self, agents: Sequence[str]) -> None:
         """Give `agents` the first slots, in order; raises the environment's error for an agent without spaces."""
         order = dict.fromkeys((*agents, *self.agents))
@@ -66,8 +77,7 @@ class AgentSlots:
                 self._add(agent)
         # Slots are renumbered, so every list by slot changes its order.
         before = [self.slots[agent] for agent in order]
-        spaces_by_slot: tuple[list[Any], ...] = (self.observation_spaces, self.action_spaces)
-        for by_slot in (self.agents, *spaces_by_slot, self.masked, self._views):
+        for by_slot in self._lists():
             by_slot[:] = [by_slot[slot] for slot in before]
         self.slots.update({agent: slot for slot, agent in enumerate(order)})
 

@@ -249,6 +249,9 @@ class EnvPool(EnvSource):
         for index, seed, task in zip(indices.tolist(), seeds.tolist(), tasks, strict=True):
             if index in self._to_reopen:
                 self._reopen(index)
+            if not (adapter := self.adapters[index]).declared and len(adapter.agents) > self.stride // 2:
+                # Each episode may have agents of other names.
+                adapter.forget_agents()
             try:
                 result = self.reset_one(index, seed, task)
             except EnvironmentFailed as failure:

@@ -108,11 +108,11 @@ class Lanes:
     def begin(
         self, index: int, episode: int, matchup: Matchup | None, adapter: EnvAdapter, episodes: EpisodeSource
     ) -> None:
-        """Start an episode; without a `matchup`, agents keep their policies."""
+        """Start an episode; without a `matchup`, declared agents keep their policies."""
         lanes = self.of(index)
         self._start(lanes, episode)
-        if matchup is not None:
-            self.matchups[index], self.num_assigned[index] = matchup, 0
+        if matchup is not None or not adapter.declared:
+            self.matchups[index], self.num_assigned[index] = matchup or {}, 0
         for slot in range(self.num_assigned[index]):
             self.keys[lanes.start + slot] = episodes.stream(index, episode, _stream_number(adapter, slot))
         self.assign_new_agents(index, adapter, episodes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import pickle
 import time
+from itertools import count
 from typing import ClassVar
 
 import numpy as np
@@ -253,6 +254,36 @@ def test_a_crowd_that_is_too_large_breaks_its_own_environment_and_pays_nobody_in
     (episode,) = receipt.episodes
     assert (episode.env, episode.returns) == (1, {"a": 3.0, "b": 3.0})
     assert batches["all"]["reward"].tolist() == [1.0] * batches["all"].rows
+
+
+class Strangers(Flooded):
+    """Without `possible_agents`; each episode has three agents that no other one has, of which one joins late."""
+
+    episodes = count()
+
+    def reset(self, seed=None, options=None):
+        self.episode = next(Strangers.episodes)
+        self.agents, self.t = [f"a_{self.episode}", f"b_{self.episode}"], 0
+        return self.see(), {agent: {} for agent in self.agents}
+
+    def step(self, actions):
+        if self.t == 1:
+            self.agents = [*self.agents, f"c_{self.episode}"]
+        return Counter.step(self, actions)
+
+
+def test_any_number_of_episodes_may_have_agents_of_their_own():
+    playing, episodes = worker(Strangers, (0, 1)), []
+    for _ in range(20):
+        receipt, batches = playing.collect(60)
+        assert not receipt.faults
+        assert (batches["all"]["reward"] == 1.0).all()
+        episodes += receipt.episodes
+    assert len(episodes) > 200
+    assert all(sorted(agent[0] for agent in episode.returns) == ["a", "b", "c"] for episode in episodes)
+    assert len({agent for episode in episodes for agent in episode.returns}) == 3 * len(episodes)
+    (returns,) = {tuple(sorted(episode.returns.values())) for episode in episodes}
+    assert returns == (2.0, 3.0, 3.0)
 
 
 class Visited(Flooded):

@@ -72,6 +72,9 @@ class BatchedAdapter:
     def env_steps(self) -> int:
         return self._location.env_steps
 
+    def forget_agents(self) -> None:
+        return
+
     def seat(self, agents: Sequence[str]) -> None:
         assert list(agents) == self._agents, "agents are declared"
 
