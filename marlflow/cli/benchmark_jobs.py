@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from marlflow.base.errors import ConfigInvalid, MarlflowError
 from marlflow.base.sentences import shortened
@@ -23,9 +23,6 @@ from marlflow.base.signals import handled
 from marlflow.cli.benchmark_runs import BenchmarkRun
 from marlflow.cli.failures import failure
 from marlflow.driver.graceful_shutdown import REASON_OF, REASONS, HungUp, Terminated
-
-if TYPE_CHECKING:
-    from marlflow.cli.benchmark_runs import BenchmarkRun
 
 
 @dataclass(frozen=True, slots=True)

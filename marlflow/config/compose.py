@@ -31,6 +31,7 @@ from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf, read_write
 
 from marlflow.base.errors import ConfigInvalid
+from marlflow.config.target_nodes import IMPORT_PATH
 
 MODULE = "marlflow.conf"
 NAME = "train"
@@ -40,7 +41,6 @@ _NOT_OF_A_RUN = ("hydra", SUITE)
 SWEEPER_PARAMS = "hydra.sweeper.params"
 GRID_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 """The sweeper that runs all values, unless another one is chosen."""
-_IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 
 
 def _run_name(choice: str, *, _parent_: DictConfig) -> str:
@@ -48,7 +48,7 @@ def _run_name(choice: str, *, _parent_: DictConfig) -> str:
     if choice == "pettingzoo":
         return str(OmegaConf.select(_parent_, "env.id", throw_on_missing=False) or choice).rpartition("/")[2]
     target = str(OmegaConf.select(_parent_, "env._target_")) if choice == "python" else ""
-    return target if _IMPORT_PATH.fullmatch(target) else choice
+    return target if IMPORT_PATH.fullmatch(target) else choice
 
 
 OmegaConf.register_new_resolver("run_name", _run_name, replace=True)

@@ -27,6 +27,7 @@ from marlflow.base.sentences import meant, nearest
 from marlflow.config.renamed import unknown_key
 from marlflow.config.target_nodes import (
     TARGET,
+    UNSET,
     called,
     hints_of,
     parameters_of,
@@ -39,7 +40,6 @@ from marlflow.env.user_code import ImportFailed, failed_call, import_module, own
 from marlflow.env.user_code import attribute as attribute_of
 from marlflow.learner.optimizer import TorchOptimizer
 
-_UNSET = "???"
 # Whole numbers up to here fit into a float.
 _LARGEST_WHOLE = 10**300
 
@@ -148,7 +148,7 @@ def build(values: Mapping[str, Any], path: str, problems: list[str]) -> Any:
 
 def imported(name: object, path: str, problems: list[str]) -> Any:
     """Import the callable at `package.module.name`; return LEFT if there is none."""
-    if name == _UNSET:
+    if name == UNSET:
         problems.append(f"{path} is not set; give it an import path, package.module.name")
         return LEFT
     module_name, _, attribute = name.rpartition(".") if isinstance(name, str) else ("", "", "")
@@ -192,7 +192,7 @@ def _public(module: types.ModuleType) -> list[str]:
 
 def fit(value: Any, hint: Any, path: str, problems: list[str]) -> Any:
     """Convert `value` to the annotation `hint` where that is lossless; return LEFT if it does not fit."""
-    if isinstance(value, str) and value == _UNSET:
+    if isinstance(value, str) and value == UNSET:
         problems.append(f"{path} is not set; give it a value")
         return LEFT
     if isinstance(value, Mapping) and TARGET in value:

@@ -18,10 +18,8 @@ from marlflow.config.comments import names, text_of
 from marlflow.config.experiment import Env, Experiment
 from marlflow.config.schema import wrappers_of
 from marlflow.config.settings import name_problem
-from marlflow.config.target_nodes import ENV_KEYS, TARGET
+from marlflow.config.target_nodes import ENV_KEYS, TARGET, UNSET
 from marlflow.env.simulators import pettingzoo_registry
-
-_UNSET = "???"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +92,7 @@ def named_environment(name: str, arguments: Mapping[str, Any]) -> NamedEnvironme
     defaults = {key: value for key, value in values.items() if key not in (TARGET, *ENV_KEYS)}
     merged = {**defaults, **arguments}
     problems = [*misspelled_settings(name, arguments, defaults)]
-    unset = [key for key, value in merged.items() if value == _UNSET]
+    unset = [key for key, value in merged.items() if value == UNSET]
     problems += [f"environment {name!r} needs {key!r}: write Env({name!r}, {{{key!r}: ...}})" for key in unset]
     wrappers = wrappers_of(values["wrappers"], problems)
     if problems:

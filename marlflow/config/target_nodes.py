@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -20,6 +21,9 @@ ARGS: Final = "_args_"
 PARTIAL: Final = "_partial_"
 RECURSIVE: Final = "_recursive_"
 CONVERT: Final = "_convert_"
+UNSET: Final = "???"
+"""The value of a key that has to be given."""
+IMPORT_PATH: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 ENV_KEYS: Final = ("num_envs", "wrappers", "step_timeout_s", "batched")
 """The keys of the node `env` that are not arguments of its factory."""
 KEYWORDS: Final = "_kwargs_"

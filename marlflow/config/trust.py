@@ -8,7 +8,6 @@ configuration may name the parts of `shipped_parts`, each in its place.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +16,11 @@ from typing import Any, Final
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.files import is_signed, signature_of
 from marlflow.config.shipped_parts import ENVIRONMENT, EXPERIMENT, Allowed
-from marlflow.config.target_nodes import TARGET
+from marlflow.config.target_nodes import IMPORT_PATH, TARGET, UNSET
 
 SIGNATURE: Final = ".hydra/signature"
 SIGNED: Final = (".hydra/config.yaml", ".hydra/hydra.yaml", ".hydra/overrides.yaml")
 RECORDED: Final = "marlflow.offline.environment.recorded_environment"
-_UNSET = "???"
-_IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 _MOST_SHOWN, _LONGEST = 5, 150
 UNSIGNED: Final = "was not written by this user on this machine, or was changed since, and it"
 
@@ -61,7 +58,7 @@ class Untrusted:
     @property
     def is_code(self) -> bool:
         """Whether it is imported, and so no path, address or id."""
-        return self.path[-1] == TARGET or _IMPORT_PATH.fullmatch(self.text) is not None
+        return self.path[-1] == TARGET or IMPORT_PATH.fullmatch(self.text) is not None
 
 
 def untrusted(
@@ -104,13 +101,13 @@ def _found(value: Any, place: Allowed, path: tuple[str, ...]) -> Iterator[Untrus
         for key, entry in value.items():
             if key != TARGET:
                 yield from _found(entry, place.below(value, str(key)), (*path, str(key)))
-            elif isinstance(entry, str) and entry not in place.parts and entry != _UNSET:
+            elif isinstance(entry, str) and entry not in place.parts and entry != UNSET:
                 yield Untrusted((*path, TARGET), entry)
     elif isinstance(value, list | tuple):
         for number, entry in enumerate(value):
             yield from _found(entry, place, (*path, f"[{number}]"))
     # YAML has paths and bytes, too, which open files as texts do.
-    elif not isinstance(value, bool | int | float | None) and value != _UNSET and not place.text.fullmatch(str(value)):
+    elif not isinstance(value, bool | int | float | None) and value != UNSET and not place.text.fullmatch(str(value)):
         yield Untrusted(path, str(value))
 
 

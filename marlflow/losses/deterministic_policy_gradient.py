@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from marlflow.losses.q_learning import legal
+
 
 def smoothed_action(a_t: Tensor, noise_t: Tensor, scale: float, clip: float) -> Tensor:
     """Add clipped noise to `a_t` for target policy smoothing, [N, D] (Fujimoto et al., section 5.3).
@@ -56,10 +58,6 @@ def critics_loss(q_tm1: Tensor, target_tm1: Tensor) -> Tensor:
     return 0.5 * (q_tm1 - target_tm1).square().sum(0)
 
 
-# Finite, because -inf would make the softmax of a row without a legal action NaN.
-_LOWEST = torch.finfo(torch.float32).min
-
-
 def gumbel_noise(normal: Tensor) -> Tensor:
     """Return standard Gumbel numbers -log(-log Phi(z)) of standard normal numbers `normal`, of any shape."""
     # The logarithm of Phi is accurate in both tails, where Phi itself rounds to 0 or 1.
@@ -75,7 +73,7 @@ def straight_through_sample(logits: Tensor, mask: Tensor | None, gumbel: Tensor,
         gumbel: standard Gumbel noise, [N, A].
         temperature: of the softmax; a lower one has less bias and more variance.
     """
-    soft = torch.softmax(_legal(logits + gumbel, mask) / temperature, -1)
+    soft = torch.softmax(legal(logits + gumbel, mask) / temperature, -1)
     return one_hot_best(logits + gumbel, mask) + (soft - soft.detach())
 
 
@@ -86,8 +84,4 @@ def one_hot_best(scores: Tensor, mask: Tensor | None) -> Tensor:
         scores: logits (for the greedy action), or logits with Gumbel noise (for a sample), [N, A].
         mask: legal actions, bool [N, A]; None: all.
     """
-    return functional.one_hot(_legal(scores, mask).argmax(-1), scores.shape[-1]).float()
-
-
-def _legal(scores: Tensor, mask: Tensor | None) -> Tensor:
-    return scores if mask is None else scores.masked_fill(~mask, _LOWEST)
+    return functional.one_hot(legal(scores, mask).argmax(-1), scores.shape[-1]).float()

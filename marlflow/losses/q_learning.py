@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# Finite, because -inf times a discount of 0 would be NaN.
+# Finite, because -inf times a discount of 0, and the softmax of a row without a legal action, would be NaN.
 _LOWEST = torch.finfo(torch.float32).min
 
 
@@ -25,7 +25,7 @@ def q_learning_target(r_t: Tensor, discount_t: Tensor, q_t: Tensor, mask_t: Tens
         q_t: the target network's next values, [N, A].
         mask_t: legal next actions, bool [N, A]; None: all. Rows without any have discount 0.
     """
-    return (r_t + discount_t * _legal(q_t, mask_t).amax(-1)).detach()
+    return (r_t + discount_t * legal(q_t, mask_t).amax(-1)).detach()
 
 
 def double_q_learning_target(
@@ -53,7 +53,7 @@ def greedy_action(q_t: Tensor, mask_t: Tensor | None) -> Tensor:
         q_t: action values, [N, A].
         mask_t: legal actions, bool [N, A]; None: all. Rows without any get an arbitrary action.
     """
-    return _legal(q_t, mask_t).argmax(-1)
+    return legal(q_t, mask_t).argmax(-1)
 
 
 def td_error(q_tm1: Tensor, a_tm1: Tensor, target_tm1: Tensor) -> Tensor:
@@ -81,7 +81,8 @@ def huber_loss(error: Tensor, delta: float) -> Tensor:
     return inner * (size - 0.5 * inner)
 
 
-def _legal(q: Tensor, mask: Tensor | None) -> Tensor:
+def legal(q: Tensor, mask: Tensor | None) -> Tensor:
+    """Return values or logits [N, A], the lowest number for illegal actions; `mask` is bool [N, A], None: all legal."""
     return q if mask is None else q.masked_fill(~mask, _LOWEST)
 
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# Finite, because -inf would make the softmax of a row without a legal action NaN.
-_LOWEST = torch.finfo(torch.float32).min
+from marlflow.losses.q_learning import legal
 
 
 def soft_q_target(r_t: Tensor, discount_t: Tensor, q_t: Tensor, logp_t: Tensor, temperature: Tensor) -> Tensor:
@@ -60,7 +59,7 @@ def legal_probabilities(logits: Tensor, mask: Tensor | None) -> tuple[Tensor, Te
     if mask is None:
         logp = torch.log_softmax(logits, -1)
         return logp.exp(), logp
-    logp = torch.log_softmax(logits.masked_fill(~mask, _LOWEST), -1)
+    logp = torch.log_softmax(legal(logits, mask), -1)
     # Zeros in both factors keep illegal actions out of every expectation and of the entropy.
     return logp.exp().masked_fill(~mask, 0.0), logp.masked_fill(~mask, 0.0)
 

@@ -15,7 +15,7 @@ from torch.nn import functional
 Activation: TypeAlias = Literal["tanh", "relu"]
 
 # In place, because the backward pass needs only the result.
-_ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh_, "relu": torch.relu_}
+ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh_, "relu": torch.relu_}
 ALIGNED = 16
 """Numbers in a cache line of 64 bytes, at which torch aligns a tensor of float32."""
 _GAIN = math.sqrt(2.0)
@@ -39,7 +39,7 @@ class Dense(nn.Module):
         x = as_rows(obs)
         # Not `in_order`: torch.func.functional_call swaps the layers' parameters temporarily.
         for layer in self.layers:
-            x = _ACTIVATIONS[self.activation](layer(x))
+            x = ACTIVATIONS[self.activation](layer(x))
         return x
 
     def through(self, obs: Tensor, head: nn.Linear) -> Tensor:

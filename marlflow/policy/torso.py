@@ -6,7 +6,7 @@ Weights start orthogonal and biases at zero (Saxe et al., 2014, arXiv:1312.6120)
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, cast, runtime_checkable
 
@@ -18,7 +18,7 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.base.observations import Leaf, ObservationLayout, named
 from marlflow.base.ranges import Pixels, Width
 from marlflow.base.spaces import Spaces
-from marlflow.policy.dense import Activation, Dense, as_rows
+from marlflow.policy.dense import ACTIVATIONS, Activation, Dense, as_rows
 from marlflow.policy.normalized import NormalizedTorso
 
 BRIGHTEST = 255.0
@@ -84,7 +84,6 @@ class Joined(nn.Module):
 
 
 # In place, because either backward pass needs only the result.
-_ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh_, "relu": torch.relu_}
 
 
 class TorsoConfig(Protocol):
@@ -221,7 +220,7 @@ class Convolutional(nn.Module):
     def __init__(self, convolutions: nn.ModuleList, activation: Activation) -> None:
         super().__init__()
         self.convolutions = convolutions
-        self._activate = _ACTIVATIONS[activation]
+        self._activate = ACTIVATIONS[activation]
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return numbers [N, D] of `obs` [N, height, width, channels], of any dtype."""

@@ -19,10 +19,10 @@ from marlflow.runtime.spec import LearnerPlacement, Resources, RunSpec
 from marlflow.sampling.worker import worker_name
 
 _SMALLEST_SHARE = 0.01
+# Tolerance for sums of fractions.
 _SLACK = 1e-9
 # An error about hundreds of processes names this many of them.
 _MOST_NAMED = 10
-"""Tolerance for sums of fractions."""
 
 
 @dataclass(frozen=True, slots=True)
