@@ -198,7 +198,7 @@ class Executor:
         self.close_plan(name)
 
     def close_plan(self, name: str) -> None:
-        """End the plan's input as `end_plan` does, but process queued items."""
+        """End the plan's input as `end_plan` does, but process queued items; the shared source does not end."""
         if name in self._network.feeds:
             self._network.feeds[name].closed = True
             self._closed.add(name)

@@ -107,9 +107,9 @@ def _fitting(members: Members, name: str, role: int) -> str | None:
 def fewest_first(groups: Sequence[Sequence[Profile]], payoffs: Payoffs, games: int) -> dict[Profile, int]:
     """Return how many of at most `games` games each profile plays, so that their numbers of games become equal.
 
-    The profiles of a group play equally often. A group with more profiles than remaining games plays no more; with more
-    than `games`, those of its profiles play that have played least. Games of interchangeable sides count for all orders
-    of the sides.
+    The profiles of a group play equally often. A group with more profiles than remaining games plays no more. Of one
+    with more profiles than `games`, the profiles that have played least play once. Games of interchangeable sides count
+    for all orders of the sides.
 
     >>> from marlflow.league.sides import default_sides
     >>> payoffs = Payoffs(default_sides(["player_0", "player_1"]))

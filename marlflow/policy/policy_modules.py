@@ -21,7 +21,7 @@ class PolicyModules(nn.ModuleDict):
 
     def __init__(self, modules: Mapping[str, nn.Module] | None = None) -> None:
         super().__init__()
-        # By the names under which torch has them, by which states are saved: those of policies, where torch takes them.
+        # By the names of torch's attributes, which saved states have, too: the policies' own, where torch allows it.
         self._policies: dict[str, str] = {}
         for policy, module in (modules or {}).items():
             self[policy] = module
