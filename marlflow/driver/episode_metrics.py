@@ -50,11 +50,13 @@ def totals_by_policy(episode: EpisodeResult) -> dict[str, EpisodeTotals]:
 
 
 def fmean(values: Iterable[float]) -> float:
-    """Return the mean as statistics.fmean does, infinite where a sum is larger than any float."""
+    """Return the mean as statistics.fmean does, infinite or NaN where a sum is larger than any float."""
     several = list(values)
     try:
         return statistics.fmean(several)
-    except OverflowError:
+    except (OverflowError, ValueError):
+        if not several:
+            raise
         return sum(several) / len(several)
 
 

@@ -16,12 +16,14 @@ from marlflow.driver.callbacks import Callbacks
 from marlflow.driver.episode_metrics import EvaluationContext, evaluation_metrics, game
 from marlflow.driver.faults import FaultBudget
 from marlflow.driver.run_metrics import RunMetrics
-from marlflow.driver.service import Service
+from marlflow.driver.service import Service, due_within
 from marlflow.flow import Executor, Plan, source
 from marlflow.observe.callback import EvaluationEvent
+from marlflow.runs.checkpoints import Checkpoint
 from marlflow.runtime.protocol import RunComponents
 from marlflow.sampling.protocol import EvaluationRequest, Round
 from marlflow.sampling.receipts import EpisodeResult, Evaluated, Receipt
+from marlflow.sampling.saved_state import ResumeReport
 
 _FIRST_S = 30.0
 
@@ -68,6 +70,10 @@ class Evaluator(Service):
         self._due_env_steps, self.spent_s = state["due_env_steps"], state["spent_s"]
         self._compile_s = state.get("compile_s", 0.0)
         self.expected_s = min(state.get("expected_s", 0.0), self._share.most_at_the_end_s)
+
+    def resumed(self, checkpoint: Checkpoint, report: ResumeReport) -> None:
+        every = self._settings.every_env_steps
+        self._due_env_steps = due_within(self._due_env_steps, self._metrics.env_steps, every)
 
     async def after_round(self, round: Round) -> None:
         if self._self_play is not None:

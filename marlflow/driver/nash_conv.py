@@ -17,15 +17,17 @@ from marlflow.base.serialization import Tree
 from marlflow.checks.leagues import information_states, player_of
 from marlflow.config.checked import CheckedExperiment
 from marlflow.driver.run_metrics import RunMetrics
-from marlflow.driver.service import Service
+from marlflow.driver.service import Service, due_within
 from marlflow.driver.stored_members import StoredMembers
 from marlflow.league.dealing import LeagueMatchmaker
 from marlflow.league.members import Members
 from marlflow.matchmaking.dealer import Dealer
 from marlflow.policy.actor import DistributionActor, EvaluationModes, WeightedActor, mode_in
+from marlflow.runs.checkpoints import Checkpoint
 from marlflow.runtime.protocol import RunComponents
 from marlflow.runtime.spec import RunSpec
 from marlflow.sampling.protocol import Round
+from marlflow.sampling.saved_state import ResumeReport
 
 if TYPE_CHECKING:
     from marlflow.league.exploitability import InformationStates
@@ -116,6 +118,10 @@ class NashConvEvaluator(Service):
     def load_state(self, state: Tree) -> None:
         self.value, self.env_steps = state["value"], state["env_steps"]
         self._due_env_steps, self.spent_s = state["due_env_steps"], state["spent_s"]
+
+    def resumed(self, checkpoint: Checkpoint, report: ResumeReport) -> None:
+        if self._every_env_steps is not None:
+            self._due_env_steps = due_within(self._due_env_steps, self._metrics.env_steps, self._every_env_steps)
 
     async def after_round(self, round: Round) -> None:
         if self._every_env_steps is not None and self._metrics.env_steps >= self._due_env_steps:

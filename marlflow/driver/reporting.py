@@ -14,7 +14,7 @@ from marlflow.base.serialization import Tree
 from marlflow.config.experiment import Experiment
 from marlflow.driver.callbacks import Callbacks, write_fault
 from marlflow.driver.run_metrics import RunMetrics
-from marlflow.driver.service import Service
+from marlflow.driver.service import Service, due_within
 from marlflow.flow import StageId, StageTimes, Together
 from marlflow.flow.flow import Kind
 from marlflow.flow.plan import all_stages, owners
@@ -31,6 +31,7 @@ from marlflow.runs.checkpoint_format import notes_of
 from marlflow.runs.checkpoints import Checkpoint
 from marlflow.sampling.protocol import Round
 from marlflow.sampling.receipts import Fault
+from marlflow.sampling.saved_state import ResumeReport
 
 log = logging.getLogger("marlflow")
 
@@ -186,6 +187,9 @@ class ReportTiming(Service):
 
     def load_state(self, state: Tree) -> None:
         self._due = state
+
+    def resumed(self, checkpoint: Checkpoint, report: ResumeReport) -> None:
+        self._due = due_within(self._due, self._metrics.env_steps, self._every)
 
     async def after_round(self, round: Round) -> None:
         if self._metrics.env_steps >= self._due:

@@ -11,6 +11,15 @@ from marlflow.sampling.protocol import Round
 from marlflow.sampling.saved_state import ResumeReport
 
 
+def due_within(due: int, env_steps: int, every: int) -> int:
+    """Return when what was due at `due` env steps is due in a run that goes on at `env_steps`, `every` so many.
+
+    >>> due_within(50_000, 300, every=200), due_within(400, 300, every=1_000)
+    (400, 400)
+    """
+    return min(due, (env_steps // every + 1) * every)
+
+
 class Service:
     """Base class of a run's services: override methods as needed; every method does nothing by default.
 

@@ -99,13 +99,16 @@ def is_constant_sum(scores: Sequence[Sequence[float]]) -> bool:
 
     False if all sides have equal scores in every game, 0 included: a team that shares its rewards has such scores, and
     no side wins. A sum other than 0 counts only if there are at most three different scores, as those of a win, a draw
-    and a loss: foragers who always find all of the food have such a sum, too, and do not play against each other.
+    and a loss: foragers who always find all of the food have such a sum, too, and do not play against each other. Nor
+    does it count in a single game, which has one sum anyway.
 
     >>> is_constant_sum([[1.0, -1.0], [0.0, 0.0]]), is_constant_sum([[1.0, 1.0], [0.0, 0.0]]), is_constant_sum([])
     (True, False, False)
     >>> is_constant_sum([[0.0, 0.0]]), is_constant_sum([[200.0, 200.0]]), is_constant_sum([[1.0, 0.0], [0.5, 0.5]])
     (False, False, True)
     >>> is_constant_sum([[0.7, 0.3], [0.2, 0.8]]), is_constant_sum([[0.7, -0.7], [-0.2, 0.2]])
+    (False, True)
+    >>> is_constant_sum([[12.0, 8.0]]), is_constant_sum([[1.0, -1.0]])
     (False, True)
     """
     sums = [math.fsum(of_sides) for of_sides in scores]
@@ -115,7 +118,7 @@ def is_constant_sum(scores: Sequence[Sequence[float]]) -> bool:
         return False
     ordered = sorted(score for of_sides in scores for score in of_sides)
     different = 1 + sum(after - before > tolerance for before, after in pairwise(ordered))
-    return abs(sums[0]) <= tolerance or different <= 3
+    return abs(sums[0]) <= tolerance or (len(scores) > 1 and different <= 3)
 
 
 def outcome(scores: Sequence[float], side: int) -> Outcome:

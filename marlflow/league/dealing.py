@@ -274,7 +274,9 @@ class LeagueMatchmaker(Matchmaker):
 
     def state(self) -> Tree:
         numbers = {seat: number for number, seat in enumerate(self._deals)}
-        return {
+        # Left out if it says nothing new, so that checkpoints of versions without it can be resumed.
+        due_at = {} if self._due_at == self._snapshot_at else {"due_at": dict(self._due_at)}
+        return due_at | {
             "members": self.members.state(),
             "payoffs": self.payoffs.state(),
             "ratings": self.ratings.state(),
@@ -291,7 +293,6 @@ class LeagueMatchmaker(Matchmaker):
                 np.int64,
             ).reshape(-1, 3),
             "snapshot_at": dict(self._snapshot_at),
-            "due_at": dict(self._due_at),
             "games": self.games,
             "env_steps": self._env_steps,
             "epoch": self.epoch,
@@ -314,7 +315,6 @@ class LeagueMatchmaker(Matchmaker):
             if (seat := LiveSeat(policy, role)) in self._deals:
                 self._open.setdefault(env, {})[episode] = seat
         self._snapshot_at.update(tree["snapshot_at"])
-        # Older checkpoints count from any snapshot.
         self._due_at.update(tree.get("due_at", tree["snapshot_at"]))
         self._env_steps = tree["env_steps"]
         self.games = tree["games"]

@@ -297,10 +297,11 @@ class Payoffs:
 
     def state(self) -> Tree:
         """Return all tables as arrays."""
-        return {
+        rivals = {"rivals": [[*names, count] for names, count in self._games.items()]}
+        # Left out if it says nothing new, so that checkpoints of versions without it can be resumed.
+        return ({} if self._games == self._games_by_role() else rivals) | {
             "cells": _cells_as_tree(self.cells),
             "pairs": _pairs_as_tree(self.pairs),
-            "rivals": [[*names, count] for names, count in self._games.items()],
             "past": {name: _cells_as_tree(cells) for name, cells in self.past.items()},
         }
 
@@ -315,9 +316,14 @@ class Payoffs:
         for (role, member, other_role, other), pair in _pairs_from_tree(tree["pairs"]).items():
             made = self._pair(role, member, other_role, other)
             made.outcomes, made.returns, made.games = pair.outcomes, pair.returns, pair.games
-        # Older checkpoints have no games of rivals, but of pairs of their roles.
-        by_roles = ((*names, sum(pair.outcomes.games for pair in pairs)) for names, pairs in self._by_pair.items())
-        self._games = Counter({(one, other): count for one, other, count in tree.get("rivals", by_roles)})
+        self._games = self._games_by_role()
+        if "rivals" in tree:
+            self._games = Counter({(one, other): count for one, other, count in tree["rivals"]})
+
+    def _games_by_role(self) -> Counter[tuple[str, str]]:
+        """Count the games of rivals, as often as they have roles in which they are."""
+        counts = {names: sum(pair.outcomes.games for pair in pairs) for names, pairs in self._by_pair.items()}
+        return Counter({names: count for names, count in counts.items() if count})
 
 
 def _numbers(item: Returns | Outcomes) -> list[float]:

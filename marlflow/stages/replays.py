@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from marlflow.base.arrays import Array
 from marlflow.base.errors import InvalidInput
 from marlflow.batches.batch import Batch, Transitions
 from marlflow.batches.items import Fragment, Inserted, Update
@@ -118,7 +119,7 @@ class InitialPriorities:
         if isinstance(batch, JointSegments):
             problem = "InitialPriorities is for rows of one policy, and these are joint rows"
             raise InvalidInput([f"{problem}; leave it out: new joint rows have the largest priority"])
-        return batch.with_columns(priority=learner.priorities(transitions_of(batch)))
+        return batch.with_columns(priority=_or_least(learner.priorities(transitions_of(batch))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,12 +161,19 @@ class Draw:
 
 @dataclass(frozen=True, slots=True)
 class Reprioritize:
-    """Updates priorities with the errors of rows just learned from."""
+    """Updates priorities with the errors of rows just learned from.
+
+    Rows whose error is not finite, with which a learner skips an update, get the least priority, 0.
+    """
 
     def __call__(self, update: Update, replay: Replay) -> Update:
         if update.priorities is not None and update.row_ids is not None:
-            replay.reprioritize(update.row_ids, update.priorities)
+            replay.reprioritize(update.row_ids, _or_least(update.priorities))
         return update
+
+
+def _or_least(priorities: Array) -> Array:
+    return np.where(np.isfinite(priorities), priorities, np.zeros_like(priorities))
 
 
 class ByShard:

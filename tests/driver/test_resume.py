@@ -397,3 +397,18 @@ def test_a_resume_with_an_optimizer_that_keeps_something_else_is_refused_and_los
     with pytest.raises(mf.CheckpointUnusable, match=rf"optimizer/all/{missing}(.|\n)*another algorithm, optimizer"):
         mf.resume(run(after, 800), tmp_path)
     assert mf.resume(run(before, 800), tmp_path).metrics["env_steps"] >= 800
+
+
+def test_shorter_intervals_hold_from_the_resume_on(tmp_path: Path) -> None:
+    def run(env_steps: int, every: int) -> mf.Experiment:
+        return small_run(
+            env_steps=env_steps,
+            evaluation=mf.Evaluation(every_env_steps=every, episodes=2),
+            log=mf.Log(every_env_steps=every, console="none", tensorboard=False),
+        )
+
+    mf.train(run(400, 50_000), tmp_path)
+    mf.resume(run(1_200, 200), tmp_path)
+    made = {report["env_steps"]: report["policies"]["prey"]["eval_env_steps"] for report in reports(tmp_path)}
+    # In whole rounds, of 80.
+    assert made == {env_steps: env_steps for env_steps in (640, 800, 1_040, 1_200)}

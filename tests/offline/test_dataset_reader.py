@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -119,3 +120,26 @@ def test_other_records_than_were_kept_are_refused(records: Dataset) -> None:
     (other,) = _workers(replace(records, fragments=records.fragments[1:]), 1, 1)
     with pytest.raises(CheckpointUnusable, match="had 11 recorded fragments when it was kept, and has 10 now"):
         other.load_state(worker.state(), 0)
+
+
+def test_env_steps_of_policies_with_fragments_of_other_lengths_count_once(
+    tmp_path: Path,
+) -> None:
+    """A policy without rows in a round has the round's env steps in its next fragment."""
+    lengths = {"often": [ENV_STEPS] * 40, "seldom": [60, 36, 90, 6, 48]}
+    for policy, of_policy in lengths.items():
+        assert sum(of_policy) == 240
+        writer = DatasetWriter(replace(recording(tmp_path, run=policy), policies=[policy]), worker=0)
+        for number, env_steps in enumerate(of_policy):
+            writer.write({policy: rows(1, number)}, env_steps)
+        writer.finish()
+    readers = {policy: DatasetReader(find_dataset(tmp_path, policy), range(2), 2) for policy in lengths}
+    worker, counted = DatasetWorker(OfflineWorker(0, range(2), _no_player), readers, {}, 2), 0
+    for round_number in range(80):
+        counted += worker.collect(6)[0].env_steps
+        if round_number == 7:
+            state = worker.state()
+            readers = {policy: DatasetReader(find_dataset(tmp_path, policy), range(2), 2) for policy in lengths}
+            worker = DatasetWorker(OfflineWorker(0, range(2), _no_player), readers, {}, 2)
+            worker.load_state(state, 0)
+    assert counted == 240

@@ -66,6 +66,18 @@ def test_reprioritize_hands_on_the_report_and_tells_the_replay() -> None:
     assert share[2] > 0.9
 
 
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+@pytest.mark.parametrize("sampling", [mf.Uniform(), mf.Prioritized(alpha=1.0, beta=0.0)])
+def test_rows_whose_error_is_not_finite_are_drawn_least(sampling: Any, wrong: float) -> None:
+    """A learner skips the update with them, and the run goes on."""
+    replay = make_replay(sampling=sampling)
+    put(replay, rows(4))
+    mf.Reprioritize()(mf.Update("hunter", 4, 1, 0, priorities=np.array([1.0, wrong]), row_ids=np.array([0, 1])), replay)
+    share = np.bincount(mf.Draw(3_000)(replay).reward.astype(int), minlength=4) / 3_000
+    expected = [1 / 4] * 4 if isinstance(sampling, mf.Uniform) else [1 / 3, 0, 1 / 3, 1 / 3]
+    np.testing.assert_allclose(share, expected, atol=0.05)
+
+
 def test_reprioritize_leaves_alone_what_a_report_says_nothing_of() -> None:
     replay = make_replay(sampling=mf.Prioritized(alpha=1.0, beta=0.0))
     put(replay, rows(4))
