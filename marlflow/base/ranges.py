@@ -65,7 +65,7 @@ def _written(bound: float) -> str:
 def declared_range(hint: Any) -> Range | None:
     """Return the first range in an annotation: of the type itself, or of a member, an item or a value; None if none.
 
-    >>> str(declared_range(Share | None)), declared_range(Mapping[str, float])
+    >>> str(declared_range(Share | None)), declared_range(dict[str, float])
     ('a number, at least 0 and at most 1', None)
     """
     found = (one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Range))

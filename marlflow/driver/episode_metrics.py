@@ -50,7 +50,11 @@ def totals_by_policy(episode: EpisodeResult) -> dict[str, EpisodeTotals]:
 
 
 def fmean(values: Iterable[float]) -> float:
-    """Return the mean as statistics.fmean does, infinite or NaN where a sum is larger than any float."""
+    """Return the mean as statistics.fmean does, infinite or NaN where a sum is larger than any float.
+
+    >>> fmean([1.5, 2.0]), fmean([1e308, 1e308]), fmean([float("inf"), float("-inf")])
+    (1.75, inf, nan)
+    """
     several = list(values)
     try:
         return statistics.fmean(several)

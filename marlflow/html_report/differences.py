@@ -131,7 +131,7 @@ def as_text(value: Any) -> str:
     >>> as_text({"_target_": "marlflow.base.schedules.Linear", "start": 0.1, "end": 0.0, "agent_steps": 500})
     'Linear(0.1, 0.0, 500)'
     >>> as_text([{"_target_": "marlflow.env.wrappers.shipped.joint_state"}]), as_text({"prey": {"return_mean": 5}})
-    ('[wrappers.joint_state]', '{prey: {return_mean: 5}}')
+    ('[shipped.joint_state]', '{prey: {return_mean: 5}}')
     """
     if isinstance(value, _Absent):
         return MISSING

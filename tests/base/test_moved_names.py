@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import importlib
 import json
 from dataclasses import replace
@@ -11,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import marlflow as mf
-from marlflow.base import public_names
 from marlflow.base.public_names import current_name, with_current_names
 from marlflow.config.construct import imported
 from marlflow.config.recorded import recorded_run
@@ -110,7 +108,3 @@ def test_a_run_of_before_is_resumed(tmp_path: Path) -> None:
         del manifest["sha256"]
         checkpoint.write_text(json.dumps({**manifest, "sha256": _canonical_hash(manifest)}), encoding="utf-8")
     assert mf.resume(replace(run, stop=mf.Stop(300)), tmp_path).metrics["env_steps"] >= 300
-
-
-def test_examples() -> None:
-    assert doctest.testmod(public_names).failed == 0

@@ -1,20 +1,13 @@
 """Schedules: their literal values, their ends, and what is none."""
 
-import doctest
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import marlflow.base.schedules
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.schedules import CosineDecay, Linear, PiecewiseConstant, Schedule, initial_value
 
 NUMBERS = st.floats(-1e3, 1e3)
-
-
-def test_examples_in_docstrings() -> None:
-    assert doctest.testmod(marlflow.base.schedules).failed == 0
 
 
 @pytest.mark.parametrize(

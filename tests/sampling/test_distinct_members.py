@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from marlflow.batches.items import Weights
-from marlflow.matchmaking import dealer as dealing
 from marlflow.matchmaking.dealer import Dealer
 from marlflow.matchmaking.matchmakers import AllowedSeats, EpisodeId, Matchmaker
 from marlflow.sampling.population import PopulationChange
@@ -80,7 +78,3 @@ def test_over_many_rounds_all_entries_are_dealt_as_often() -> None:
     counts = Counter(name for matchup in apart for name in matchup.values() if "@" in name)
     assert chisquare([counts[name] for name in games]).pvalue > 0.001
     assert max(games.values()) < 1.15 * min(games.values())
-
-
-def test_doctests() -> None:
-    assert doctest.testmod(dealing).failed == 0
