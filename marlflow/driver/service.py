@@ -12,7 +12,7 @@ from marlflow.sampling.saved_state import ResumeReport
 
 
 def due_within(due: int, env_steps: int, every: int) -> int:
-    """Return when what was due at `due` env steps is due in a run that goes on at `env_steps`, `every` so many.
+    """Return when something is due in a run resumed at `env_steps`: at `due`, or earlier if `every` is shorter now.
 
     >>> due_within(50_000, 300, every=200), due_within(400, 300, every=1_000)
     (400, 400)

@@ -162,10 +162,8 @@ class LeagueMatchmaker(Matchmaker):
     def change_population(self, published: Mapping[str, int], agent_steps: Mapping[str, int]) -> PopulationChange:
         """Take the snapshots that are due; snapshots are never forgotten, so that old rivals stay available."""
         frozen: dict[str, str] = {}
-        due = self._mode.snapshots_due(
-            self._view, {policy: agent_steps[policy] - at for policy, at in self._due_at.items()}
-        )
-        self._due_at.update((policy, agent_steps[policy]) for policy in due)
+        since_due = {policy: agent_steps[policy] - self._due_at[policy] for policy in self.members.incarnations}
+        due = self._mode.snapshots_due(self._view, since_due)
         for policy in self.members.incarnations:
             since = agent_steps[policy] - self._snapshot_at[policy]
             is_first = not any(one.policy == policy for one in self.members.snapshots.values())
@@ -175,6 +173,8 @@ class LeagueMatchmaker(Matchmaker):
             if is_due or policy in due:
                 snapshot = self._take_snapshot(policy, published[policy], agent_steps[policy])
                 frozen[snapshot.name] = policy
+                if policy in due:
+                    self._due_at[policy] = agent_steps[policy]
                 # The snapshot of the initial parameters causes no reset: the policy has not trained yet.
                 by_mode = policy in due or not self._mode.has_snapshot_rules
                 if by_mode and not (is_first and self._rules.at_start):

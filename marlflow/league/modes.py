@@ -93,9 +93,10 @@ class LeagueMode:
         raise NotImplementedError
 
     def snapshots_due(self, view: LeagueView, agent_steps: Mapping[str, int]) -> Collection[str]:
-        """Return the live policies to take a snapshot of; `agent_steps` counts since the last one it asked for, or 0.
+        """Return the live policies to take a snapshot of; other names have no effect.
 
-        Called once before each round.
+        `agent_steps` counts since the last snapshot of a policy that the mode asked for, or the start. Called once
+        before each round.
         """
         return ()
 

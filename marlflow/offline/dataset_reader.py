@@ -32,11 +32,7 @@ class DatasetReader:
     ) -> None:
         self._dataset = dataset
         self._of = of
-        self.positions = dict.fromkeys(env_indices, 0)
-        self.env_steps = 0
-        """The env steps that were read."""
-        for env_index in env_indices:
-            self.begin_at(env_index, (next_fragments or {}).get(env_index, 0))
+        self.positions = {env_index: (next_fragments or {}).get(env_index, 0) for env_index in env_indices}
         self._nothing: Batch | None = None
 
     @property
@@ -48,29 +44,23 @@ class DatasetReader:
     def mark(self) -> int:
         return self._dataset.mark
 
-    def begin_at(self, env_index: int, position: int) -> None:
-        """Continue an environment with the fragment at `position`."""
-        before = self._env_steps_before(env_index, self.positions[env_index])
-        self.env_steps += self._env_steps_before(env_index, position) - before
-        self.positions[env_index] = position
+    @property
+    def env_steps(self) -> int:
+        """The env steps of all fragments, over all passes."""
+        return sum(fragment.env_steps for fragment in self._dataset.fragments) * self._dataset.passes
 
-    def _env_steps_before(self, env_index: int, position: int) -> int:
-        of_env = [self._dataset.fragments[number].env_steps for number in range(env_index, self.size, self._of)]
-        passes, left = divmod(position, max(1, len(of_env)))
-        return passes * sum(of_env) + sum(of_env[:left])
-
-    def take(self, env_steps: int) -> Batch:
-        """Return the next fragments, of `env_steps` or more if available."""
+    def take(self, env_steps: int) -> tuple[Batch, int]:
+        """Return the next fragments, of `env_steps` or more if available, and their env steps."""
         batches: list[Batch] = []
-        stop = self.env_steps + env_steps
-        while self.env_steps < stop and (env_index := self._next_env()) is not None:
+        taken = 0
+        while taken < env_steps and (env_index := self._next_env()) is not None:
             numbers = range(env_index, self.size, self._of)
             # The position counts over all passes.
             fragment = self._dataset.fragments[numbers[self.positions[env_index] % len(numbers)]]
             batches.append(self._dataset.read(fragment))
             self.positions[env_index] += 1
-            self.env_steps += fragment.env_steps
-        return Batch.concat(batches) if batches else self._no_rows()
+            taken += fragment.env_steps
+        return (Batch.concat(batches) if batches else self._no_rows()), taken
 
     def _next_env(self) -> int | None:
         passes = self._dataset.passes
@@ -113,6 +103,8 @@ class DatasetWorker:
     ) -> None:
         self._worker = worker
         self._readers = readers
+        # Policies of one environment share its env steps, which count once: for the policy that has the most of them.
+        self._counted = max(readers, key=lambda policy: readers[policy].env_steps)
         self._worker_stages = worker_stages
         self._num_envs = num_envs
         self._versions: dict[str, int] = {}
@@ -120,25 +112,21 @@ class DatasetWorker:
     def collect(self, ticks: int, request: Request = NOTHING_NEW) -> tuple[Receipt, dict[str, Batch]]:
         receipt, batches = self._worker.collect(ticks, request)
         began = perf_counter()
-        policies, batches, before = dict(receipt.policies), dict(batches), self._env_steps
+        policies, batches, env_steps = dict(receipt.policies), dict(batches), 0
         for policy, reader in self._readers.items():
-            batch = reader.take(ticks * self._num_envs)
+            batch, taken = reader.take(ticks * self._num_envs)
+            env_steps += taken if policy == self._counted else 0
             policies[policy], batches[policy] = self._process(policy, batch, request)
         rows = sum(policies[policy].rows for policy in self._readers)
         return replace(
             receipt,
             policies=policies,
             # An OfflineWorker samples nothing; other workers count their own steps.
-            env_steps=receipt.env_steps or self._env_steps - before,
+            env_steps=receipt.env_steps or env_steps,
             agent_steps=receipt.agent_steps or rows,
             bookkeeping_s=receipt.bookkeeping_s + perf_counter() - began,
             next_fragments={policy: dict(reader.positions) for policy, reader in self._readers.items()},
         ), batches
-
-    @property
-    def _env_steps(self) -> int:
-        """The env steps that were read: policies of one environment share them, so they count once."""
-        return max(reader.env_steps for reader in self._readers.values())
 
     def _process(self, policy: str, batch: Batch, request: Request) -> tuple[PolicyReceipt, Batch]:
         weights, schedules = request.weights, request.schedules
@@ -193,7 +181,7 @@ class DatasetWorker:
         if position["mark"] != reader.mark:
             before = f"the records of policy {policy!r} are not the records of the saved state"
             raise CheckpointUnusable([f"{before}; give it the same records"])
-        reader.begin_at(env_index, position["next"])
+        reader.positions[env_index] = position["next"]
 
     def close(self, timeout_s: float | None = None) -> tuple[Fault, ...]:
         return self._worker.close(timeout_s)

@@ -46,7 +46,7 @@ class PolicyModules(nn.ModuleDict):
         return list(zip(self, self.values(), strict=True))
 
 
-_EMPTY = nn.ModuleDict()
+_EMPTY = PolicyModules()
 
 
 def _attribute(policy: str) -> str:

@@ -83,9 +83,6 @@ class Joined(nn.Module):
         return features
 
 
-# In place, because either backward pass needs only the result.
-
-
 class TorsoConfig(Protocol):
     """Builds a torso.
 

@@ -194,6 +194,16 @@ def test_snapshots_by_rule_neither_end_nor_delay_an_iteration(every: Any) -> Non
     assert by_rule == (4 if every == 30 else 0)
 
 
+def test_a_mode_may_name_policies_that_do_not_learn() -> None:
+    class Careless(mf.PFSP):
+        def snapshots_due(self, view: mf.LeagueView, agent_steps: Mapping[str, int]) -> list[str]:
+            return ["main", "random", "main@1"] if agent_steps["main"] >= 100 else []
+
+    matchmaker = matchmaker_of(members_of({"main": 0}), Careless(), mf.SnapshotRules(every_agent_steps=None))
+    taken = [matchmaker.change_population({"main": 1}, {"main": steps}).freeze for steps in (0, 120, 150, 220)]
+    assert taken == [{"main@1": "main"}, {"main@2": "main"}, {}, {"main@3": "main"}]
+
+
 @pytest.mark.parametrize(("oracle_from", "to"), [("fresh", "fresh"), ("initial", "initial"), ("latest", None)])
 def test_an_oracle_begins_again_after_the_snapshot_that_ends_its_iteration(oracle_from: str, to: str | None) -> None:
     mode = mf.PSRO(games=1, agent_steps=100, oracle_from=oracle_from)  # type: ignore[arg-type]

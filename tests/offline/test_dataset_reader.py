@@ -122,9 +122,8 @@ def test_other_records_than_were_kept_are_refused(records: Dataset) -> None:
         other.load_state(worker.state(), 0)
 
 
-def test_env_steps_of_policies_with_fragments_of_other_lengths_count_once(
-    tmp_path: Path,
-) -> None:
+@pytest.mark.parametrize("workers", [1, 2])
+def test_env_steps_of_policies_with_fragments_of_other_lengths_count_once(workers: int, tmp_path: Path) -> None:
     """A policy without rows in a round has the round's env steps in its next fragment."""
     lengths = {"often": [ENV_STEPS] * 40, "seldom": [60, 36, 90, 6, 48]}
     for policy, of_policy in lengths.items():
@@ -133,13 +132,18 @@ def test_env_steps_of_policies_with_fragments_of_other_lengths_count_once(
         for number, env_steps in enumerate(of_policy):
             writer.write({policy: rows(1, number)}, env_steps)
         writer.finish()
-    readers = {policy: DatasetReader(find_dataset(tmp_path, policy), range(2), 2) for policy in lengths}
-    worker, counted = DatasetWorker(OfflineWorker(0, range(2), _no_player), readers, {}, 2), 0
+
+    def worker(number: int) -> DatasetWorker:
+        own = range(number, 2, workers)
+        readers = {policy: DatasetReader(find_dataset(tmp_path, policy), own, 2) for policy in lengths}
+        return DatasetWorker(OfflineWorker(number, own, _no_player), readers, {}, len(own))
+
+    reading, counted = [worker(number) for number in range(workers)], 0
     for round_number in range(80):
-        counted += worker.collect(6)[0].env_steps
+        counted += sum(one.collect(6)[0].env_steps for one in reading)
         if round_number == 7:
-            state = worker.state()
-            readers = {policy: DatasetReader(find_dataset(tmp_path, policy), range(2), 2) for policy in lengths}
-            worker = DatasetWorker(OfflineWorker(0, range(2), _no_player), readers, {}, 2)
-            worker.load_state(state, 0)
+            states = [one.state() for one in reading]
+            reading = [worker(number) for number in range(workers)]
+            for one, state in zip(reading, states, strict=True):
+                one.load_state(state, 0)
     assert counted == 240

@@ -9,7 +9,20 @@ from torch.func import functional_call
 
 from marlflow.policy.policy_modules import PolicyModules
 
-NAMES = ["team", "train", "values", "a.b", "a", "", "policy a.b", "policy a%2Eb", "_modules", "rot 1", "b%2Ec"]
+NAMES = [
+    "team",
+    "train",
+    "values",
+    "a.b",
+    "a",
+    "",
+    "policy a.b",
+    "policy a%2Eb",
+    "_modules",
+    "_policies",
+    "rot 1",
+    "b%2Ec",
+]
 
 
 class Sum(nn.Module):
