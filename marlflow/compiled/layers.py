@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from marlflow.compiled.making import DTYPES
-from marlflow.compiled.shapes import SHAPES
+from marlflow.compiled.shapes import SHAPES, magnitude
 
 
 def _matmul(x: Any, y: Any) -> Any:
@@ -121,9 +121,12 @@ def _attention(
     scores = query @ jnp.swapaxes(key, -1, -2) * (query.shape[-1] ** -0.5 if scale is None else scale)
     if is_causal:
         attn_mask = jnp.tril(jnp.ones(scores.shape[-2:], bool))
-    if attn_mask is not None:
-        scores = jnp.where(attn_mask, scores, -jnp.inf) if attn_mask.dtype == bool else scores + attn_mask
-    return jax.nn.softmax(scores, -1) @ value
+    if attn_mask is None:
+        return jax.nn.softmax(scores, -1) @ value
+    scores = jnp.where(attn_mask, scores, -jnp.inf) if attn_mask.dtype == bool else scores + attn_mask
+    # A query that may attend to nothing has 0, and not the softmax of no numbers.
+    is_alone = jnp.isneginf(scores).all(-1, keepdims=True)
+    return jnp.where(is_alone, 0.0, jax.nn.softmax(jnp.where(is_alone, 0.0, scores), -1)) @ value
 
 
 def _dropout(x: Any, p: float = 0.5, training: bool = True) -> Any:
@@ -149,7 +152,7 @@ def _huber(x: Any, target: Any, reduction: str = "mean", delta: float = 1.0) -> 
 
 
 def _smooth_l1(x: Any, target: Any, reduction: str = "mean", beta: float = 1.0) -> Any:
-    return _huber(x, target, reduction, beta) / beta
+    return _huber(x, target, reduction, beta) / beta if beta else _reduced(magnitude(x - target), reduction)
 
 
 def _mse(x: Any, target: Any, reduction: str = "mean") -> Any:
@@ -157,11 +160,19 @@ def _mse(x: Any, target: Any, reduction: str = "mean") -> Any:
 
 
 def _cross_entropy(
-    x: Any, target: Any, weight: Any = None, reduction: str = "mean", label_smoothing: float = 0.0
+    x: Any,
+    target: Any,
+    weight: Any = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
 ) -> Any:
     if weight is not None or label_smoothing or x.ndim != 2 or target.ndim != 1:
         raise NotImplementedError("cross_entropy with weights, smoothing or more than two axes")
-    return _reduced(-SHAPES["gather"](jax.nn.log_softmax(x, -1), -1, target[:, None])[:, 0], reduction)
+    is_counted = target != ignore_index
+    index = jnp.where(is_counted, target, 0)[:, None]
+    loss = jnp.where(is_counted, -SHAPES["gather"](jax.nn.log_softmax(x, -1), -1, index)[:, 0], 0.0)
+    return _reduced(loss, "sum") / is_counted.sum() if reduction == "mean" else _reduced(loss, reduction)
 
 
 def _binary_cross_entropy_with_logits(x: Any, target: Any, weight: Any = None, reduction: str = "mean") -> Any:

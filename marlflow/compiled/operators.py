@@ -16,7 +16,12 @@ import jax.numpy as jnp
 
 from marlflow.compiled.layers import LAYERS
 from marlflow.compiled.making import MAKING
-from marlflow.compiled.shapes import REDUCTIONS, SHAPES
+from marlflow.compiled.shapes import REDUCTIONS, SHAPES, magnitude
+
+
+def _within(x: Any, low: float, high: float) -> Any:
+    # The derivative is 0 at the bounds, too, where that of clamp is 1.
+    return jnp.where((x > low) & (x < high), x, jax.lax.stop_gradient(jnp.clip(x, low, high)))
 
 
 def _clamp(x: Any, min: Any = None, max: Any = None) -> Any:
@@ -87,16 +92,16 @@ ELEMENTWISE: Mapping[str, Callable[..., Any]] = {
         ]
         if hasattr(jnp, name)
     },
-    "abs": jnp.abs,
-    "absolute": jnp.abs,
+    "abs": magnitude,
+    "absolute": magnitude,
     "neg": jnp.negative,
     "negative": jnp.negative,
     "pos": lambda x: x,
     "sigmoid": jax.nn.sigmoid,
     "rsqrt": jax.lax.rsqrt,
     "relu": lambda x: jnp.where(x > 0, x, jnp.zeros((), x.dtype)),
-    "relu6": lambda x: _clamp(x, 0.0, 6.0),
-    "elu": lambda x, alpha=1.0: jnp.where(x > 0, x, alpha * jnp.expm1(jnp.minimum(x, 0.0))),
+    "relu6": lambda x: _within(x, 0.0, 6.0),
+    "elu": lambda x, alpha=1.0: jnp.where(x > 0, x, alpha * jnp.expm1(jnp.where(x > 0, 0.0, x))),
     "leaky_relu": lambda x, negative_slope=0.01: jnp.where(x > 0, x, negative_slope * x),
     "silu": jax.nn.silu,
     "mish": lambda x: x * jnp.tanh(jax.nn.softplus(x)),
@@ -104,7 +109,7 @@ ELEMENTWISE: Mapping[str, Callable[..., Any]] = {
     "softplus": _softplus,
     "logsigmoid": jax.nn.log_sigmoid,
     "log_sigmoid": jax.nn.log_sigmoid,
-    "hardtanh": lambda x, min_val=-1.0, max_val=1.0: _clamp(x, min_val, max_val),
+    "hardtanh": lambda x, min_val=-1.0, max_val=1.0: _within(x, min_val, max_val),
     "erf": jax.scipy.special.erf,
     "lgamma": jax.scipy.special.gammaln,
     "special_log_ndtr": jax.scipy.special.log_ndtr,
@@ -199,7 +204,7 @@ WITHOUT_EFFECT = frozenset(
 DEFAULTS: Mapping[str, Any] = {
     **dict.fromkeys(("size_average", "reduce", "out", "dtype", "divisor_override")),
     **dict.fromkeys(("weight", "pos_weight", "max_norm", "padding_idx")),
-    "ignore_index": -100,
+    "norm_type": 2.0,
     "dilation": 1,
     "ceil_mode": False,
     "return_indices": False,

@@ -79,6 +79,18 @@ def torch_step(optimizer: torch.optim.Optimizer) -> OptimizerStep | None:
     return None
 
 
+def initial_state(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> Mapping[str, torch.Tensor] | None:
+    """Return the state with which `torch_step` takes the first step as torch does, which makes none before; or None."""
+    settings = optimizer.param_groups[0]
+    if isinstance(optimizer, torch.optim.SGD):
+        if settings["momentum"] and settings["dampening"]:
+            return None  # its first step is not dampened
+        vectors = ["momentum_buffer"] * bool(settings["momentum"])
+        return {name: torch.zeros_like(parameter) for name in vectors}
+    vectors = ["square_avg"] if isinstance(optimizer, torch.optim.RMSprop) else ["exp_avg", "exp_avg_sq"]
+    return {"step": torch.tensor(0.0), **{name: torch.zeros_like(parameter) for name in vectors}}
+
+
 def _with_torch_names(step: OptimizerStep) -> OptimizerStep:
     names = {"moment_1": "exp_avg", "moment_2": "exp_avg_sq", "steps": "step"}
 

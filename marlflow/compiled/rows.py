@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from marlflow.compiled.shapes import root, wide
+
 
 class Rows(NamedTuple):
     """Which of the M rows of a minibatch are real: `valid`, bool [M], and their number."""
@@ -92,7 +94,7 @@ def _filled(neutral: Any, reduce: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _standard_deviation(*args: Any, **named: Any) -> Any:
-    return jnp.sqrt(_variance(*args, **named))
+    return root(_variance(*args, **named))
 
 
 def _dot(_: Rows, valid: Any, x: Any, y: Any) -> Any:
@@ -103,15 +105,15 @@ def _norm(_: Rows, valid: Any, x: Any, ord: Any = 2, dim: Any = None, keepdim: b
     if ord not in {2, "fro", None} or p not in {2, "fro", None}:
         raise NotImplementedError("a norm over rows that is not the Euclidean one")
     axes = None if dim is None else _axes(dim)
-    return jnp.sqrt(jnp.sum(jnp.where(valid, jnp.square(x), 0), axes, keepdims=keepdim))
+    return root(jnp.sum(jnp.where(valid, jnp.square(x), 0), axes, keepdims=keepdim))
 
 
 REDUCTIONS: Mapping[str, Callable[..., Any]] = {
     "mean": _mean,
     "var": _variance,
     "std": _standard_deviation,
-    "sum": _filled(0, jnp.sum),
-    "prod": _filled(1, jnp.prod),
+    "sum": _filled(0, wide(jnp.sum)),
+    "prod": _filled(1, wide(jnp.prod)),
     "any": _filled(False, jnp.any),
     "all": _filled(True, jnp.all),
     "amax": _filled(-jnp.inf, jnp.max),

@@ -219,9 +219,29 @@ def _variance(function: Callable[..., Any]) -> Callable[..., Any]:
     return variance
 
 
+def magnitude(x: Any) -> Any:
+    """Return the absolute values, with torch's derivative of 0 at 0."""
+    return x * jax.lax.stop_gradient(jnp.sign(x))
+
+
+def root(x: Any) -> Any:
+    """Return the square root, with a derivative of 0 at 0, as torch's norms and deviations have."""
+    is_zero = x == 0
+    return jnp.where(is_zero, 0.0, jnp.sqrt(jnp.where(is_zero, 1.0, x)))
+
+
+def wide(reduce: Callable[..., Any]) -> Callable[..., Any]:
+    """Reduce whole numbers and truth values in int32: those of 8 bits would wrap around."""
+
+    def reduced(x: Any, *args: Any, **named: Any) -> Any:
+        return reduce(x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.int32), *args, **named)
+
+    return reduced
+
+
 def _norm(x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False) -> Any:
     if ord == 2:
-        return jnp.sqrt(jnp.sum(jnp.square(x), axis=_axes(dim), keepdims=keepdim))
+        return root(jnp.sum(jnp.square(x), axis=_axes(dim), keepdims=keepdim))
     return jnp.linalg.norm(x, ord, _axes(dim), keepdim)
 
 
@@ -235,9 +255,9 @@ def _topk(x: Any, k: int, dim: int = -1, largest: bool = True) -> Any:
 
 
 REDUCTIONS: Mapping[str, Callable[..., Any]] = {
-    "sum": _reduction(jnp.sum),
+    "sum": _reduction(wide(jnp.sum)),
     "mean": _reduction(jnp.mean),
-    "prod": _reduction(jnp.prod),
+    "prod": _reduction(wide(jnp.prod)),
     "any": _reduction(jnp.any),
     "all": _reduction(jnp.all),
     "amin": _reduction(jnp.min),
@@ -247,13 +267,13 @@ REDUCTIONS: Mapping[str, Callable[..., Any]] = {
     "argmax": lambda x, dim=None, keepdim=False: jnp.argmax(x, axis=dim, keepdims=keepdim),
     "argmin": lambda x, dim=None, keepdim=False: jnp.argmin(x, axis=dim, keepdims=keepdim),
     "var": _variance(jnp.var),
-    "std": _variance(jnp.std),
+    "std": _variance(lambda x, **named: root(jnp.var(x, **named))),
     "norm": lambda x, p=2, dim=None, keepdim=False: _norm(x, 2 if p in {None, "fro"} else p, dim, keepdim),
     "linalg_vector_norm": _norm,
     "vector_norm": _norm,
     "logsumexp": lambda x, dim, keepdim=False: jax.scipy.special.logsumexp(x, _axes(dim), keepdims=keepdim),
-    "cumsum": lambda x, dim: jnp.cumsum(x, dim),  # noqa: PLW0108  torch's names of arguments
-    "cumprod": lambda x, dim: jnp.cumprod(x, dim),  # noqa: PLW0108  torch's names of arguments
+    "cumsum": lambda x, dim: wide(jnp.cumsum)(x, dim),  # noqa: PLW0108  torch's names of arguments
+    "cumprod": lambda x, dim: wide(jnp.cumprod)(x, dim),  # noqa: PLW0108  torch's names of arguments
     "count_nonzero": lambda x, dim=None: jnp.count_nonzero(x, dim),
     "sort": _sort,
     "argsort": lambda x, dim=-1, descending=False: _sort(x, dim, descending)[1],

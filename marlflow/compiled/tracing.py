@@ -301,7 +301,7 @@ def value_of(tensor: Any) -> Any:
 
 def _is_default(value: Any, default: Any) -> bool:
     # Tensors would be compared number by number.
-    return value is None if default is None else isinstance(value, int) and value == default
+    return value is None if default is None else isinstance(value, int | float) and value == default
 
 
 def _name_of(func: Any) -> str:

@@ -222,10 +222,15 @@ class _TorchStepper:
         return size
 
     def compiled(self) -> OptimizerStep | None:
-        from marlflow.compiled.optimizers import torch_step
+        from marlflow.compiled.optimizers import initial_state, torch_step
 
-        # Torch makes an optimizer's state at the first step.
-        return torch_step(self._optimizer) if self.state() else None
+        if (step := torch_step(self._optimizer)) is None:
+            return None
+        if not self.state():
+            if (state := initial_state(self._optimizer, self._parameter.detach())) is None:
+                return None
+            self._optimizer.state[self._parameter].update(state)
+        return step
 
     def state(self) -> Mapping[str, Tensor]:
         state = self._optimizer.state[self._parameter]

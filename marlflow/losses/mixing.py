@@ -82,7 +82,7 @@ def peng_lambda_return(r_t: Tensor, discount_t: Tensor, q_tot_t: Tensor, is_last
         r_t: the team's reward of each step, [S, T].
         discount_t: the next value's discount, [S, T]; 0 if the team terminated.
         q_tot_t: mixed values of the agents' next greedy actions, [S, T].
-        is_last: whether the sequence ends with this step, bool [S, T]; what follows it is not read.
+        is_last: whether the sequence ends with this step, bool [S, T]; what follows, which is finite, does not count.
         lambda_: 0 is one-step, 1 the whole sequence's return, bootstrapped at its end.
     """
     # Bootstraps alone where a sequence ends, so that lambda is 0 there.

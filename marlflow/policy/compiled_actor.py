@@ -33,6 +33,8 @@ from marlflow.policy.warmup import WarmupActor, network_of
 
 _TINY = np.finfo(np.float32).tiny
 _HALF_LOG_TWO_PI = 0.5 * np.log(2.0 * np.pi)
+# Columns whose sums are written out one by one: XLA compiles 100 of them in seconds, and 500 in minutes.
+_MOST_UNROLLED = 32
 
 
 class Chosen(NamedTuple):
@@ -90,6 +92,8 @@ def _sample(logits: Any, mask: Any, uniform: Any) -> Chosen:
 
 def _running_sums(x: Any) -> Any:
     """Return the cumulative sums over the columns of `x` [N, A], added up in their order, as numpy does."""
+    if x.shape[1] > _MOST_UNROLLED:
+        return jax.lax.scan(lambda total, column: (total + column,) * 2, jnp.zeros_like(x[:, 0]), x.T)[1].T
     columns = [x[:, 0]]
     for number in range(1, x.shape[1]):
         columns.append(columns[-1] + x[:, number])

@@ -117,6 +117,46 @@ def test_values_and_gradients_are_torchs(name: str) -> None:
         np.testing.assert_allclose(mine, expected, rtol=1e-4, atol=1e-4)
 
 
+# Where a derivative or a result is a convention of torch's.
+SPECIAL: dict[str, tuple[Callable[[Tensor], Tensor], list[list[float]]]] = {
+    "norm of zeros": (lambda x: x.norm(dim=1) + torch.linalg.vector_norm(x, dim=1), [[0, 0, 0], [1, 2, 2]]),
+    "deviation of equals": (lambda x: x.std(1), [[2, 2, 2], [1, 2, 4]]),
+    "absolute zero": (lambda x: x.abs(), [[0, -1, 2]]),
+    "elu at 0": (lambda x: functional.elu(x, 2.0), [[0, -1, 2]]),
+    "at the bounds": (lambda x: functional.relu6(x) + functional.hardtanh(x, -2.0, 6.0), [[0, 6, -2]]),
+    "clamped at the bounds": (lambda x: x.clamp(-1.0, 2.0), [[-1, 2, 3]]),
+    "smooth l1 with beta 0": (lambda x: functional.smooth_l1_loss(x, x * 0.5, beta=0.0), [[0, -1, 2]]),
+    "ignored targets": (lambda x: functional.cross_entropy(x, torch.tensor([-100, 2])), [[1, 2, 3], [3, 2, 1]]),
+    "attention to nothing": (lambda x: _attention(x, x != 0), [[0, 0, 0], [1, 0, 2]]),
+    "attention to nothing, added": (lambda x: _attention(x, torch.where(x != 0, 0.0, -torch.inf)), [[0, 0, 0]]),
+    "rows of a table": (lambda x: functional.embedding(torch.tensor([1, 1, 0]), x), [[1, 2], [3, 4]]),
+}
+
+
+def _attention(x: Tensor, mask: Tensor) -> Tensor:
+    own = x.unsqueeze(-1)
+    return functional.scaled_dot_product_attention(own, own, own, mask.unsqueeze(-2))
+
+
+@pytest.mark.parametrize("name", SPECIAL)
+def test_values_and_gradients_at_special_inputs_are_torchs(name: str) -> None:
+    function, given = SPECIAL[name]
+    tensor = torch.tensor(given, dtype=torch.float32, requires_grad=True)
+    result = function(tensor)
+    result.sum().backward()
+    assert tensor.grad is not None
+    array = jnp.asarray(given, jnp.float32)
+    np.testing.assert_allclose(compiled(function, array), result.detach().numpy(), rtol=1e-6)
+    found = jax.grad(lambda x: jnp.sum(compiled(function, x)))(array)
+    np.testing.assert_allclose(found, tensor.grad.numpy(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("function", [lambda x: x.sum(1), lambda x: x.cumsum(1), lambda x: x.prod(1)])
+def test_bytes_are_added_up_without_wrapping_around(function: Callable[[Tensor], Tensor]) -> None:
+    given = np.full((2, 3), 200, np.uint8)
+    np.testing.assert_array_equal(compiled(function, jnp.asarray(given)), function(torch.from_numpy(given)).numpy())
+
+
 REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "mean": lambda x: x.mean(),
     "mean of rows": lambda x: torch.mean(x, 0),

@@ -137,17 +137,22 @@ def test_a_learner_that_compiles_many_programs_says_so_once(monkeypatch: pytest.
     "optimizer",
     [
         mf.Adam(weight_decay=0.1),
+        mf.TorchOptimizer(torch.optim.SGD),
         mf.TorchOptimizer(torch.optim.SGD, {"momentum": 0.9, "nesterov": True}),
+        mf.TorchOptimizer(torch.optim.SGD, {"momentum": 0.9, "dampening": 0.5}),
         mf.TorchOptimizer(torch.optim.RMSprop, {"alpha": 0.9}),
         mf.TorchOptimizer(torch.optim.AdamW, {"weight_decay": 0.1}),
     ],
-    ids=["adamw", "sgd", "rmsprop", "torch-adamw"],
+    ids=["adamw", "sgd", "momentum", "dampened", "rmsprop", "torch-adamw"],
 )
-def test_optimizers_step_as_torchs_do(optimizer: mf.Optimizer) -> None:
+@pytest.mark.parametrize("is_first", [False, True])
+def test_optimizers_step_as_torchs_do(optimizer: mf.Optimizer, is_first: bool) -> None:
     compiled, eager = learner("auto", optimizer=optimizer), learner(False, optimizer=optimizer)
+    is_dampened = isinstance(optimizer, mf.TorchOptimizer) and "dampening" in optimizer.settings
     for one in (compiled, eager):
-        # Torch makes an optimizer's state at its first step.
-        one.update(ppo_rows(40), 1)
+        # Torch makes an optimizer's state at its first step, which is not dampened.
+        if not is_first or is_dampened:
+            one.update(ppo_rows(40), 1)
         one.parameters.updates = AUTO_AFTER
     reports = [one.update(ppo_rows(96, seed=1), 5, 32) for one in (compiled, eager)]
     assert reports[0].compiles
