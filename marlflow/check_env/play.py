@@ -158,10 +158,10 @@ class Ledger:
     def _spent(self, acted: Collection[str], infos: Any) -> None:
         # Anything else the rollout worker raises an error for.
         for agent in {*acted, *infos} if isinstance(infos, Mapping) else ():
-            cost: Any = (infos.get(agent) or {}).get(COST)
+            info: Any = infos.get(agent) or {}
             try:
-                amount = float(cost)
-            except (TypeError, ValueError):
+                amount = float(info.get(COST))
+            except (TypeError, ValueError, AttributeError):
                 # None, or no number.
                 if agent in acted:
                     self.without_cost.add(agent)

@@ -207,9 +207,15 @@ _ALGORITHMS: tuple[tuple[str, _Cell], ...] = (("can play", _able), ("cannot play
 
 
 def _spread(spread: Spread, decimals: int) -> str:
-    low, high = (f"{value:,.{decimals}f}" for value in (spread.low, spread.high))
-    mean = f"{spread.mean:,.{decimals if spread.low == spread.high else max(1, decimals)}f}"
+    low, high = (_amount(value, decimals) for value in (spread.low, spread.high))
+    mean = _amount(spread.mean, decimals if spread.low == spread.high else max(1, decimals))
     return mean if low == high else f"{mean} ({low} to {high})"
+
+
+def _amount(value: float, decimals: int) -> str:
+    text = f"{value:,.{decimals}f}"
+    # What would be 0, or a minus before it.
+    return text if text.strip("-0.,") else f"{value:.2g}"
 
 
 # -- verdict ----------------------------------------------------------------------------------------------------------

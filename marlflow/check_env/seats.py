@@ -33,6 +33,17 @@ class SeatGroup:
 
 
 @dataclass(frozen=True)
+class _ByAgent:
+    """Maps the agents that are known to their policies, and those that appear later by their names."""
+
+    known: Mapping[str, str]
+    by_group: ByGroup
+
+    def __call__(self, agent: str) -> str | None:
+        return self.known.get(agent) or self.by_group(agent)
+
+
+@dataclass(frozen=True)
 class Seats:
     """The groups; each declared agent has a policy of its own, so that its rewards are compared separately."""
 
@@ -43,23 +54,24 @@ class Seats:
     parallel: bool = True
 
     @property
-    def mapping(self) -> Mapping[str, str] | ByGroup:
+    def mapping(self) -> Mapping[str, str] | _ByAgent:
         """Policy mapping of a rollout worker, with a policy for each agent."""
         if not self.declared:
             return self._by_name
         return {agent: agent for seat_group in self.groups for agent in seat_group.agents}
 
     @property
-    def by_group(self) -> Mapping[str, str] | ByGroup:
+    def by_group(self) -> Mapping[str, str] | _ByAgent:
         """Policy mapping with a policy for each group."""
-        if not self.declared:
-            return self._by_name
+        return self._group_of if self.declared else self._by_name
+
+    @property
+    def _group_of(self) -> Mapping[str, str]:
         return {agent: seat_group.name for seat_group in self.groups for agent in seat_group.agents}
 
     @property
-    def _by_name(self) -> ByGroup:
-        # Agents may appear later, so the policy is found by the agent's name.
-        return ByGroup(tuple(seat_group.name for seat_group in self.groups))
+    def _by_name(self) -> _ByAgent:
+        return _ByAgent(self._group_of, ByGroup(tuple(seat_group.name for seat_group in self.groups)))
 
     @property
     def spaces(self) -> dict[str, Spaces]:
@@ -70,7 +82,7 @@ class Seats:
 
     def policy_of(self, agent: str) -> str:
         """Return the policy of `agent`."""
-        return agent if self.declared else group(agent)
+        return agent if self.declared else self._group_of.get(agent, group(agent))
 
     def policies(self, seat_group: SeatGroup) -> tuple[str, ...]:
         """Return the policies of a group."""

@@ -11,7 +11,7 @@ from marlflow.config.policy_assignment import learners_of
 from marlflow.observe.callback import Callback
 from marlflow.observe.early_stop import EarlyStop
 from marlflow.observe.population import PopulationBasedTraining
-from marlflow.observe.report import INFOS, LearnerMetrics, PolicyMetrics, Report
+from marlflow.observe.report import INFOS, LearnerMetrics, PolicyMetrics, Report, owner_in
 
 # Fields of reports that are not single numbers.
 _NOT_METRICS = ("eval_mode", "eval_against", "infos_unattributed", "schedules", "loss", *INFOS)
@@ -94,7 +94,9 @@ def _path_problems(
         yield from (f"{key}: {problem}" for problem in _callback_problems(experiment, name, figure))
     if section not in _METRICS:
         return
-    name, figure, *deeper = [*parts, "", ""] if len(parts) < 2 else parts
+    rest = ".".join(parts)
+    name = owner_in(rest, known.get(section, ()))
+    figure, *deeper = rest[len(name) + 1 :].split(".")
     if section in known and name not in known[section]:
         yield f"{key}: there is no {_SINGULAR[section]} {name!r}{meant(name, known[section], f'the {section} are')}"
     elif not figure:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from marlflow.base.errors import CheckpointUnusable, FaultKind
+from marlflow.base.errors import CheckpointUnusable, FaultKind, InvalidInput
 from marlflow.base.serialization import Tree
 from marlflow.config.experiment import Experiment
 from marlflow.driver.episode_metrics import totals_by_policy
@@ -264,7 +264,7 @@ def _numbers(metrics: object) -> dict[str, float | None]:
     return plain
 
 
-def write_fault(path: Path, error: OSError | ValueError) -> Fault:
+def write_fault(path: Path, error: OSError | ValueError | InvalidInput) -> Fault:
     """Return the fault of a file that cannot be written, or of a figure that cannot be drawn."""
     reason = str(error)
     if isinstance(error, OSError):

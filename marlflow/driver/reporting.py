@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from marlflow.base.errors import InvalidInput
 from marlflow.base.serialization import Tree
 from marlflow.config.experiment import Experiment
 from marlflow.driver.callbacks import Callbacks, write_fault
@@ -110,7 +111,8 @@ class Reporting(Service):
     def _write(self, path: Path, write: Callable[[], object]) -> None:
         try:
             write()
-        except (OSError, ValueError) as error:  # no axis has places for numbers near the largest float
+        # No axis has places for numbers near the largest float, and lines of reports may be damaged.
+        except (OSError, ValueError, InvalidInput) as error:
             self._failed(write_fault(path, error))
 
     def save(self, env_steps: int, save: Callable[[int], Path]) -> Path:

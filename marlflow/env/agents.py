@@ -101,7 +101,11 @@ class AgentSlots:
             except (KeyError, TypeError, IndexError, AttributeError) as error:
                 reason = f"the observation has no {MASK!r} with it, which its space declares"
                 raise self._location.broken(reason, self.agents[slot]) from error
-        mask = info.get(MASK) if info else None
+        try:
+            mask = info.get(MASK) if info else None
+        except AttributeError as error:
+            reason = f"an info is a mapping, and that which came is a {type(info).__name__}"
+            raise self._location.broken(reason, self.agents[slot]) from error
         if mask is not None and not self.masked[slot]:
             agent = self.agents[slot]
             raise self._location.broken("info['action_mask'] came, but reset() gave no agent one", agent)

@@ -99,7 +99,7 @@ def _read(group: RunGroup, run: ReportedRun, path: Path, units: Units) -> list[E
         raise InvalidInput([f"{path} is not in the form {_FORMAT!r}"])
     try:
         return list(_pairs(group, run, path, data, units))
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, OSError) as error:
         raise InvalidInput([f"{path} is not an evaluation: {type(error).__name__}: {error}"]) from error
 
 

@@ -203,7 +203,8 @@ def marl_eval(tasks: Sequence[Task], units: Units = "mean") -> str:
 
 def _of_task(task: Task, measures: Sequence[Measure]) -> dict[str, Any]:
     main = next((measure for measure in measures if measure.title == ALL_AGENTS), measures[0])
-    named = {"return": main} | {f"{_slug(one.title)}_return": one for one in measures}
+    titles = _slugs([one.title for one in measures])
+    named = {"return": main} | {f"{title}_return": one for title, one in zip(titles, measures, strict=True)}
     return {
         name: {
             f"run_{number}": steps

@@ -13,7 +13,7 @@ from marlflow.base.return_units import Units
 from marlflow.html_report.differences import constant_within, identity, named, short_keys
 from marlflow.html_report.groups import LEFT_OUT, RunGroup, Task
 from marlflow.html_report.measures import Measure, ReturnSeries, acting, measures_of, series
-from marlflow.html_report.runs import ReportedRun
+from marlflow.html_report.runs import ReportedRun, number
 from marlflow.html_report.statistics import (
     BootstrapInterval,
     SummaryNames,
@@ -89,8 +89,8 @@ class GroupComparison:
 
     @property
     def leader(self) -> ResultRow:
-        """The row with the best final return."""
-        return max(self.rows, key=lambda row: row.final.value)
+        """The row with the best final return, of those with several runs."""
+        return max((row for row in self.rows if len(row.series) > 1), key=lambda row: row.final.value)
 
     @property
     def mode(self) -> str:
@@ -272,15 +272,13 @@ def swept_settings(comparison: GroupComparison) -> list[SweptSetting]:
     known = constant_within(of_groups, (*LEFT_OUT, "name"))
     by_values: dict[str, list[str]] = {}
     for key, values in known.items():
-        if all(map(_is_number, values)):
+        if all(number(value) is not None for value in values):
             by_values.setdefault(identity(list(values)), []).append(key)
     short = short_keys(list(known), [configs[0] for configs in of_groups])
     found = [_swept(rows, keys, known, short) for keys in by_values.values()]
-    return [swept for swept in found if swept.connected or len(swept.values) >= _ENOUGH_VALUES]
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    # Whole numbers beyond 2^53 may differ, and be the same float.
+    least = {True: 2, False: _ENOUGH_VALUES}
+    return [swept for swept in found if len(swept.values) >= least[swept.connected]]
 
 
 def _swept(

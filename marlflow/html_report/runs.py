@@ -136,10 +136,10 @@ def read_run(folder: Path) -> ReportedRun:
         )
     try:
         reports: list[Any] = read_metrics(folder / METRICS)
-    except (OSError, UnicodeDecodeError, RecursionError) as error:
+    except OSError as error:
         raise InvalidInput([f"{folder / METRICS} cannot be read: {error}"]) from error
     for line, report in enumerate(reports, 1):
-        if not isinstance(report, dict) or number(report, "env_steps") is None:
+        if number(report, "env_steps") is None:
             raise InvalidInput([f"{folder / METRICS}, line {line}: expected a report with env_steps"])
     if not reports:
         raise InvalidInput([f"{folder / METRICS} has no report yet; it gets one every log.every_env_steps env steps"])

@@ -14,7 +14,7 @@ from marlflow.league.game_statistics import Outcomes
 from marlflow.league.members import Members
 from marlflow.league.payoffs import Payoffs
 from marlflow.league.standings import REFERENCE, Standing, Standings
-from marlflow.observe.figure import COLORS, GRID, INK, NOTE, finish_axes, new_figure, save_figure
+from marlflow.observe.figure import COLORS, GRID, INK, NOTE, finish_axes, legend_below, new_figure, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -232,8 +232,8 @@ def draw_ratings(
     figure = new_figure(9.0, 5.0, title)
     axes = figure.subplots()
     by_member = {row.member: row for row in shown.rows if row.rating is not None}
-    for number, policy in enumerate(members.incarnations):
-        _draw_lineage(axes, policy, members, by_member, env_steps, COLORS[number % len(COLORS)])
+    colors = {policy: COLORS[number % len(COLORS)] for number, policy in enumerate(members.incarnations)}
+    drawn = [policy for policy in colors if _draw_lineage(axes, policy, members, by_member, env_steps, colors[policy])]
     note: dict[str, Any] = {"xytext": (4, 3), "textcoords": "offset points", "fontsize": 8, "color": "#666666"}
     for name, row in by_member.items():
         if name not in members.snapshots and not members.is_live(name) and row.rating is not None:
@@ -247,8 +247,7 @@ def draw_ratings(
     finish_axes(axes)
     last = max([1, env_steps, *(one.env_steps for one in members.snapshots.values())])
     axes.set_xlim(left=0, right=1.03 * last)
-    if axes.get_legend_handles_labels()[0]:
-        figure.legend(loc="outside lower center", frameon=False, ncols=4, labelcolor=INK)
+    legend_below(figure, {policy: colors[policy] for policy in drawn})
     save_figure(figure, out_png)
 
 
@@ -274,19 +273,21 @@ def draw_nash_conv(out_png: Path, points: Sequence[tuple[int, float]], title: st
 
 def _draw_lineage(
     axes: Axes, policy: str, members: Members, rated: dict[str, Standing], env_steps: int, color: str
-) -> None:
+) -> bool:
     snapshots = [(one.env_steps, one.name) for one in members.snapshots.values() if one.policy == policy]
     points = [(steps, rating) for steps, name in snapshots if name in rated and (rating := rated[name].rating)]
-    bars: dict[str, Any] = {"color": color, "elinewidth": 0.8, "label": policy.replace("$", r"\$")}
+    bars: dict[str, Any] = {"color": color, "elinewidth": 0.8}
     if points:
         steps, mus, sigmas = np.array([[steps, rating.mu, rating.sigma] for steps, rating in points]).T
         # Unclipped, so that the axis does not hide half of a snapshot of the initial parameters.
-        look: dict[str, Any] = {"linewidth": 1.2, "clip_on": False, "color": color, "label": bars.pop("label")}
+        look: dict[str, Any] = {"linewidth": 1.2, "clip_on": False}
         if len(points) <= _MOST_BARS:
-            axes.errorbar(steps, mus, yerr=sigmas, marker="o", markersize=5, elinewidth=0.8, **look)
+            axes.errorbar(steps, mus, yerr=sigmas, marker="o", markersize=5, **look, **bars)
         else:
-            axes.plot(steps, mus, **look)
+            axes.plot(steps, mus, color=color, **look)
             axes.fill_between(steps, mus - sigmas, mus + sigmas, color=color, alpha=0.15, linewidth=0)
-    if policy in rated and (rating := rated[policy].rating):
+    live = rated[policy].rating if policy in rated else None
+    if live is not None:
         star: dict[str, Any] = {"marker": "*", "markersize": 14, "markeredgecolor": "white", "linestyle": "none"}
-        axes.errorbar([env_steps], [rating.mu], yerr=[rating.sigma], zorder=4, **star, **bars)
+        axes.errorbar([env_steps], [live.mu], yerr=[live.sigma], zorder=4, **star, **bars)
+    return bool(points) or live is not None

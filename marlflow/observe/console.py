@@ -125,7 +125,11 @@ class PlainConsole(RunConsole):
             self._write(f"{_summary(self._last, self._policies)}; its folder is {self._run_dir}")
 
     def _write(self, line: str) -> None:
-        self._file.write(line + "\n")
+        try:
+            self._file.write(line + "\n")
+        except UnicodeEncodeError as error:
+            # A name has a character that the terminal's encoding lacks.
+            self._file.write(line.encode(error.encoding, "replace").decode(error.encoding) + "\n")
         # A pipe is block-buffered; its reader should see each line at once.
         self._file.flush()
 

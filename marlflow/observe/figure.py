@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
-
-from marlflow.base.files import replacing
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
-    from matplotlib.figure import Figure
-
 import math
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import numpy as np
 
 from marlflow.base.errors import InvalidInput
+from marlflow.base.files import replacing
 from marlflow.base.return_units import RETURN
 from marlflow.observe.sinks import read_metrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
 
 
 # Okabe and Ito's palette for color-blind readers (https://jfly.uni-koeln.de/color/).
@@ -36,6 +30,7 @@ _SUFFIXES = ("", "k", "M", "G", "T")
 # Numbers of at most _PLAIN_CHARACTERS have no exponent, and below _PLAIN_TO no suffix either.
 _PLAIN_TO, _PLAIN_CHARACTERS = 1e4, 6
 _MOST_DIGITS = 17
+_MOST_NAMED = 24  # names of a legend, beside which the axes keep their room
 
 
 def new_figure(width: float, height: float, title: str) -> Figure:
@@ -128,6 +123,21 @@ def finish_axes(axes: Axes) -> None:
     label_ticks(axes.xaxis, axes.yaxis)
 
 
+def legend_below(figure: Figure, colors: Mapping[str, str]) -> None:
+    """Write the first names in their colors below the axes, as they are: none is taken for mathematics, or hidden."""
+    from matplotlib.lines import Line2D
+
+    names = list(colors)[:_MOST_NAMED]
+    lines = [Line2D([], [], color=colors[name], linewidth=1.8) for name in names]
+    if left_out := len(colors) - len(names):
+        lines.append(Line2D([], [], linestyle="none"))
+        names.append(f"and {left_out} more")
+    below: dict[str, Any] = {"loc": "outside lower center", "frameon": False, "ncols": 4, "labelcolor": INK}
+    texts = figure.legend(lines, [""] * len(lines), **below).get_texts() if lines else []
+    for text, name in zip(texts, names, strict=True):
+        text.set(text=name, parse_math=False)
+
+
 def save_figure(figure: Figure, out_png: Path) -> None:
     """Write a figure as PNG, replacing an earlier one; raises OSError."""
     with replacing(out_png) as aside:
@@ -163,7 +173,7 @@ def draw_learning_curves(
     for axes in between:
         _draw_team_returns(axes, reports, everything, teams)
     _draw_lower(below, reports, lower)
-    figure.legend(loc="outside lower center", frameon=False, ncols=4, labelcolor=INK)
+    legend_below(figure, {**dict(_colored(reports)), **dict(teams)})
     save_figure(figure, out_png)
 
 
@@ -216,7 +226,7 @@ def team_evaluations(reports: Reports, learner: str) -> Curve:
 
 def _draw_returns(axes: Axes, reports: Reports, everything: Reports) -> None:
     for policy, color in _colored(reports):
-        axes.plot(*curve(reports, policy, "return_mean"), color=color, linewidth=1.8, label=policy, **_dot(reports))
+        axes.plot(*curve(reports, policy, "return_mean"), color=color, linewidth=1.8, **_dot(reports))
         if measured := evaluations(everything, policy):
             steps, means, stds = (np.array(column, float) for column in zip(*measured, strict=True))
             axes.plot(steps, means, color=color, linewidth=1.2, linestyle=(0, (4, 2)), marker="o", markersize=3)
@@ -237,7 +247,7 @@ def _teams(reports: Reports) -> list[tuple[str, str]]:
 def _draw_team_returns(axes: Axes, reports: Reports, everything: Reports, teams: Sequence[tuple[str, str]]) -> None:
     for learner, color in teams:
         steps, values = curve(reports, learner, "team_return_mean", "learners")
-        axes.plot(steps, values, color=color, linewidth=1.8, label=learner, **_dot(reports))
+        axes.plot(steps, values, color=color, linewidth=1.8, **_dot(reports))
         steps, values = team_evaluations(everything, learner)
         axes.plot(steps, values, color=color, linewidth=1.2, linestyle=(0, (4, 2)), marker="o", markersize=3)
     axes.set_ylabel(RETURN["sum"], color=INK)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from bdb import Bdb
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any, cast
 
@@ -24,10 +24,16 @@ class FirstLines:
             return len(text)
         lines = text.count("\n")
         if self._room > 0:
-            self._stream.write("".join(text.splitlines(keepends=True)[: self._room]))
+            kept = text.split("\n")[: self._room]
+            self._stream.write("\n".join(kept) + "\n" * (lines >= self._room))
         self.left_out += max(0, lines - self._room)
         self._room = max(0, self._room - lines)
         return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write the lines that are within the limit."""
+        for line in lines:
+            self.write(line)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 _RUN_TAG = "marlflow.run"
 # Limits of MLflow's API, per request.
-_MOST_METRICS, _MOST_PARAMS, _LONGEST_PARAM = 1_000, 100, 6_000
+_MOST_METRICS, _MOST_PARAMS, _LONGEST_PARAM, _LONGEST_NAME = 1_000, 100, 6_000, 240
 _NO_NAME = re.compile(r"[^\w\-. /]")
 
 
@@ -41,6 +41,8 @@ class MlflowSink(Callback):
     def __post_init__(self) -> None:
         self._client: Any = None
         self._run_id = ""
+        # What each name of MLflow's stands for.
+        self._names: dict[str, str] = {}
 
     def problems(self) -> Sequence[str]:
         return missing_extra("mlflow", "mlflow")
@@ -67,7 +69,9 @@ class MlflowSink(Callback):
             tags = {**self.tags, _RUN_TAG: info.id, "marlflow.folder": str(info.run_dir.absolute())}
             run = client.create_run(experiment, run_name=self.name or run_title(info), tags=tags)
             self._run_id = run.info.run_id
-            params = (Param(_valid(path), str(value)[:_LONGEST_PARAM]) for path, value in settings(info.configuration))
+            params = (
+                Param(self._valid(path), str(value)[:_LONGEST_PARAM]) for path, value in settings(info.configuration)
+            )
             for some in _chunks(params, _MOST_PARAMS):
                 client.log_batch(self._run_id, params=some)
         self._client = client
@@ -79,12 +83,19 @@ class MlflowSink(Callback):
 
         now_ms = int(time.time() * 1000)
         metrics = (
-            Metric(_valid(path), value, now_ms, env_steps)
+            Metric(self._valid(path), value, now_ms, env_steps)
             for env_steps, numbers in scalars_by_step(record).items()
             for path, value in numbers.items()
         )
         for some in _chunks(metrics, _MOST_METRICS):
             self._client.log_batch(self._run_id, metrics=some)
+
+    def _valid(self, path: str) -> str:
+        # MLflow's names have no other characters, at most 250 of them, and each only once.
+        name = _NO_NAME.sub("_", path)[:_LONGEST_NAME]
+        while self._names.setdefault(name, path) != path:
+            name += "_"
+        return name
 
     def ended(self, result: RunEnd) -> None:
         """End the run of MLflow, as failed if there was an error."""
@@ -97,11 +108,6 @@ class MlflowSink(Callback):
 def _found(client: Any, experiment: str, info: RunInfo) -> str:
     runs = client.search_runs([experiment], f"tags.`{_RUN_TAG}` = '{info.id}'", max_results=1)
     return str(runs[0].info.run_id) if runs else ""
-
-
-def _valid(path: str) -> str:
-    # MLflow's names have no other characters.
-    return _NO_NAME.sub("_", path)
 
 
 def _chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:

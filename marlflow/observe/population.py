@@ -91,7 +91,7 @@ class PopulationBasedTraining(Callback):
         if info.resumed is not None and path.exists():
             # Text after the last newline is empty, or a line that a crash cut off.
             *lines, cut_off = path.read_text(encoding="utf-8").split("\n")
-            kept = [line for line in lines if json.loads(line)["env_steps"] <= info.resumed.env_steps]
+            kept = [line for line in lines if _env_steps(line) <= info.resumed.env_steps]
             if cut_off or len(kept) < len(lines):
                 with replacing(path) as aside:
                     aside.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
@@ -211,3 +211,11 @@ class PopulationBasedTraining(Callback):
         self._changed, self._scores = dict(state["changed"]), dict(state["scores"])
         # Earlier versions did not save it.
         self._judged = dict(state.get("judged", {}))
+
+
+def _env_steps(line: str) -> float:
+    # A crash may have damaged a line, which is left out then.
+    try:
+        return float(json.loads(line)["env_steps"])
+    except (ValueError, TypeError, KeyError):
+        return math.inf

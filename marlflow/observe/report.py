@@ -5,7 +5,7 @@ Counts are totals since the run began, over resumes. None means not known yet, o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
@@ -218,11 +218,24 @@ def metric(report: Mapping[str, Any], path: str) -> float | None:
         name, _, number = rest.rpartition(".")
         return report.get(section, {}).get(name, {}).get(number)  # type: ignore[no-any-return]
     value: Any = report
+    parts = path.split(".")
+    if section in ("policies", "learners"):
+        owner = owner_in(rest, value[section])
+        parts = [section, owner, *rest[len(owner) + 1 :].split(".")]
     before = ""
-    for part in path.split("."):
+    for part in parts:
         value = value.get(part) if before in INFOS else value[part]
         before = part
     return value  # type: ignore[no-any-return]
+
+
+def owner_in(path: str, names: Iterable[str]) -> str:
+    """Return which of `names`, which may have dots, a dotted path begins with; its first part if with none.
+
+    >>> owner_in("red.2.return_mean", ["red", "red.2"])
+    'red.2'
+    """
+    return max((name for name in names if path.startswith(f"{name}.")), key=len, default=path.partition(".")[0])
 
 
 INFOS = ("infos", "eval_infos")

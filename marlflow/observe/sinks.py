@@ -117,13 +117,17 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         raise InvalidInput([f"{path} does not exist; expected the metrics.jsonl of a run, which log.jsonl=true writes"])
     # Text after the last newline is empty, or a line that a crash cut off.
-    *lines, _cut_off = path.read_text(encoding="utf-8").split("\n")
+    *lines, _cut_off = path.read_bytes().split(b"\n")
     records = []
     for number, line in enumerate(lines, 1):
         try:
-            records.append(json.loads(line))
-        except json.JSONDecodeError as error:
-            raise InvalidInput([f"{path}, line {number}: expected one JSON object, got {line[:40]!r}"]) from error
+            record = json.loads(line.decode())
+        except (ValueError, RecursionError):
+            record = None
+        if not isinstance(record, dict):
+            begins = line[:40].decode(errors="replace")
+            raise InvalidInput([f"{path}, line {number}: expected one JSON object, got {begins!r}"])
+        records.append(record)
     return records
 
 

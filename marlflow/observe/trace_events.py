@@ -169,6 +169,8 @@ class TraceEvents:
                 self._take_up(event)
             elif event["ph"] == "s":
                 self._num_arrows = max(self._num_arrows, event["id"])
+            elif event["ph"] == "C":
+                self._counted[event["name"]] = event["args"]["value"]
         self.num_made = len(earlier)
         if not earlier:
             self._add({"ph": "M", "name": _ORIGIN, "pid": 0, "tid": 0, "args": {"seconds": self._origin_s}})

@@ -168,7 +168,7 @@ def _table(columns: Sequence[_Column], gap: int, styles: Sequence[str]) -> Table
     table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="bold", collapse_padding=True)
     for column in columns:
         justify: Literal["left", "right"] = "left" if column.is_text else "right"
-        table.add_column(column.heading, no_wrap=True, justify=justify, min_width=column.least, vertical="bottom")
+        table.add_column(Text(column.heading), no_wrap=True, justify=justify, min_width=column.least, vertical="bottom")
     for number, style in enumerate(styles):
         first, *others = [cell if isinstance(cell := column.cells[number], Text) else Text(cell) for column in columns]
         first.stylize(style)

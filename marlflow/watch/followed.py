@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from marlflow.base.links import check_links
 from marlflow.html_report.runs import PLAN, configuration, number, section
@@ -22,6 +23,17 @@ MOST_POINTS: Final = 400
 """Points of a curve that are sent; of more, every second one is left out, again and again."""
 _LOG_BYTES, _LOG_LINES = 16_384, 12
 _STATES = ("busy", "starved", "blocked")
+
+
+_Kind: TypeAlias = Literal["return", "length", "info", "loss"]
+
+
+class CurveName(NamedTuple):
+    """What a curve shows of a policy, or of a learner."""
+
+    kind: _Kind
+    metric: str
+    owner: str
 
 
 @dataclass
@@ -64,7 +76,7 @@ class FollowedRun:
         self._forget()
 
     def _forget(self) -> None:
-        self.curves: dict[str, Curve] = {}
+        self.curves: dict[CurveName, Curve] = {}
         self.last: Mapping[str, Any] = {}
         self.before: Mapping[str, Any] = {}
         self._offset, self._last_line = 0, b""
@@ -133,7 +145,7 @@ class FollowedRun:
 
     def summary(self) -> dict[str, Any]:
         """Return what the table of runs and the curves of several runs need."""
-        returns = {name: curve.points for name, curve in self.curves.items() if name.startswith("return")}
+        returns = {name: curve for name, curve in self.curves.items() if name.kind == "return"}
         return {
             "name": self.name,
             "state": self.state.name,
@@ -143,14 +155,14 @@ class FollowedRun:
             "of_env_steps": number(self.config, "stop", "env_steps"),
             "time_s": number(self.last, "time_s") or 0.0,
             "env_steps_per_s": self._rate(self.last.get("env_steps"), self._compared.get("env_steps")),
-            "faults": {name: count for name, count in section(self.last, "faults").items() if _number(count)},
-            "returns": returns,
+            "faults": {name: count for name, count in section(self.last, "faults").items() if number(count)},
+            "returns": _pictures(returns),
         }
 
     def details(self) -> dict[str, Any]:
         """Return all that the page shows of one run: curves, the plan with its figures, log and configuration."""
         return {
-            "curves": {name: curve.points for name, curve in self.curves.items()},
+            "curves": _pictures(self.curves),
             "plan": [self._box(box) for box in self.boxes],
             "film": None if self.film is None else self._film(self.film),
             "log": list(self.log),
@@ -169,7 +181,9 @@ class FollowedRun:
 
     def _box(self, box: PlanBox) -> dict[str, Any]:
         stages = section(self.last, "stages")
-        plan = next((key.rpartition("/")[0] for key in stages if _is_named(box.title, key.rpartition("/")[0])), "")
+        plans = (key.rpartition("/")[0] for key in stages)
+        # The name of another policy may begin the title, too: that of `red` begins `red-2: dqn`.
+        plan = max((plan for plan in plans if _is_named(box.title, plan)), key=len, default="")
         return {"title": box.title, "rows": [[self._stage(plan, stage) for stage in row] for row in box.rows]}
 
     def _stage(self, plan: str, stage: PlanStage) -> dict[str, Any]:
@@ -198,30 +212,38 @@ class FollowedRun:
     def _rate(self, now: object, before: object) -> float | None:
         """Return the change per second between the last two reports, or over a run that has ended; None if unknown."""
         seconds = (number(self.last, "time_s") or 0.0) - (number(self._compared, "time_s") or 0.0)
-        value = _number(now)
-        return None if value is None or seconds <= 0 else max(0.0, (value - (_number(before) or 0.0)) / seconds)
+        value = number(now)
+        return None if value is None or seconds <= 0 else max(0.0, (value - (number(before) or 0.0)) / seconds)
 
 
-def _measured(report: Mapping[str, Any]) -> Iterator[tuple[str, float | None, float]]:
-    """Yield the numbers of a report that have curves, each as `picture | policy`, its env steps and its value.
+def _pictures(curves: Mapping[CurveName, Curve]) -> list[dict[str, Any]]:
+    """Return what the page draws: a title, and a line of points for each policy."""
+    series: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for name, curve in curves.items():
+        series.setdefault((name.kind, name.metric), []).append({"name": name.owner, "points": curve.points})
+    # An info and a loss may have one name, or that of a return.
+    often = Counter(metric for _, metric in series)
+    titled = [(metric if often[metric] == 1 or kind == "return" else f"{metric} ({kind})") for kind, metric in series]
+    return [{"title": title, "series": lines} for title, lines in zip(titled, series.values(), strict=True)]
+
+
+def _measured(report: Mapping[str, Any]) -> Iterator[tuple[CurveName, float | None, float]]:
+    """Yield the numbers of a report that have curves, each with its env steps and its value.
 
     The env steps of None are the report's. Those of an evaluation are earlier, if it was made between two reports.
     """
     for policy, values in section(report, "policies").items():
-        named = [
-            ("return", None, number(values, "return_mean")),
-            ("return in evaluation", number(values, "eval_env_steps"), number(values, "eval_return_mean")),
-            ("episode length", None, number(values, "episode_env_steps_mean")),
-            *((name, None, _number(value)) for name, value in section(values, "infos").items()),
+        evaluated_at = number(values, "eval_env_steps")
+        named: list[tuple[_Kind, str, float | None, float | None]] = [
+            ("return", "return", None, number(values, "return_mean")),
+            ("return", "return in evaluation", evaluated_at, number(values, "eval_return_mean")),
+            ("length", "episode length", None, number(values, "episode_env_steps_mean")),
+            *(("info", name, None, number(value)) for name, value in section(values, "infos").items()),
         ]
-        yield from ((f"{name} | {policy}", at, value) for name, at, value in named if value is not None)
+        yield from ((CurveName(kind, name, policy), at, value) for kind, name, at, value in named if value is not None)
     for learner, values in section(report, "learners").items():
-        losses = [(name, _number(value)) for name, value in section(values, "loss").items()]
-        yield from ((f"{name} | {learner}", None, value) for name, value in losses if value is not None)
-
-
-def _number(value: object) -> float | None:
-    return number({"": value}, "")
+        losses = [(name, number(value)) for name, value in section(values, "loss").items()]
+        yield from ((CurveName("loss", name, learner), None, value) for name, value in losses if value is not None)
 
 
 def _is_named(label: str, name: str) -> bool:

@@ -145,5 +145,5 @@ class RunFilms(Callback):
             said = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
             late = f"it took more than limit_s={self.limit_s} seconds"
             ended = f"its process ended with {code}; see {self._log}"
-            is_late = code in (-signal.SIGALRM, -signal.SIGKILL)
+            is_late = code == -signal.SIGALRM or (code == -signal.SIGKILL and took_s > self._longest_s)
             log.warning("no film of this run: %s", late if is_late else said[-1] if said else ended)

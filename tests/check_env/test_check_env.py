@@ -26,9 +26,11 @@ from tests.check_env.trial_environments import (
     Knockout,
     Levers,
     Lingering,
+    ListedInfos,
     Moody,
     Outside,
     Relay,
+    Strangers,
     Tires,
     Unpaid,
     copies_aec,
@@ -113,6 +115,22 @@ def test_agents_that_nobody_declared_are_followed_by_their_names() -> None:
     assert group.agents == tuple(f"runner_{number}" for number in range(5))
     assert trial.episodes.agents_vanished == 6  # runner_0, in each episode
     assert any("neither terminated nor truncated" in note for note in trial.notes)
+
+
+def test_agents_of_one_name_that_nobody_declared_may_have_different_spaces() -> None:
+    trial = tried(Strangers)
+    assert trial.ready, str(trial)
+    assert [group.agents for group in trial.groups] == [("cart_0",), ("cart_1", "cart_2")]
+    assert trial.episodes.conserved
+    assert not any(group.never_acted for group in trial.groups)
+    # Rewards of a hundred-thousandth in each of four env steps are not shown as none.
+    assert "4e-05" in str(trial)
+
+
+def test_an_info_that_is_no_mapping_is_a_problem_in_one_sentence() -> None:
+    trial = tried(ListedInfos)
+    assert not trial.ready
+    assert "an info is a mapping, and that which came is a list" in " ".join(str(trial).split())
 
 
 def test_a_wrapper_that_mends_an_environment_is_named_beside_mending_it() -> None:

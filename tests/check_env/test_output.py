@@ -22,6 +22,15 @@ def test_the_first_lines_of_each_stream_are_shown_however_they_are_written(capsy
     assert shown.err == "turn 1\nturn 2\ncareful\n2 more lines of output left out; --all-output shows all\n"
 
 
+def test_what_is_no_end_of_a_line_ends_none_and_several_lines_at_once_are_counted() -> None:
+    into = io.StringIO()
+    stream = FirstLines(into, 2)
+    stream.write("a\x85b\x0cc\nd\ne\n")
+    assert (into.getvalue(), stream.left_out) == ("a\x85b\x0cc\nd\n", 1)
+    stream.writelines(["f\n", "g\n"])
+    assert (into.getvalue(), stream.left_out) == ("a\x85b\x0cc\nd\n", 3)
+
+
 def test_nothing_is_said_where_nothing_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     def fails() -> None:
         print("turn 1")

@@ -98,6 +98,47 @@ class Relay(ParallelEnv):
         return seen, rewards, flags, dict.fromkeys(seen, False), {agent: {} for agent in seen}
 
 
+class Strangers(ParallelEnv):
+    """Declares nobody: three agents of one name, of which the first one sees less; rewards are faint."""
+
+    metadata: ClassVar = {"name": "strangers"}
+    render_mode = None
+
+    def observation_space(self, agent):
+        return _SEEN if agent == "cart_0" else _SEEN_BY_OTHERS
+
+    def action_space(self, agent):
+        return _MOVES
+
+    def _all(self, value):
+        return {f"cart_{number}": value for number in range(3)}
+
+    def _see(self):
+        return {agent: np.zeros(self.observation_space(agent).shape, np.float32) for agent in self._all(0)}
+
+    def reset(self, seed=None, options=None):
+        self.t, self.agents = 0, list(self._all(0))
+        return self._see(), self._all({})
+
+    def step(self, actions):
+        self.t += 1
+        over = self.t == 4
+        if over:
+            self.agents = []
+        return self._see(), self._all(1e-5), self._all(over), self._all(False), self._all({})
+
+
+_SEEN_BY_OTHERS = spaces.Box(-1, 1, (3,), np.float32)
+
+
+class ListedInfos(CartPoleTeam):
+    """Its infos are lists."""
+
+    def step(self, actions):
+        *others, infos = super().step(actions)
+        return *others, {agent: ["hit"] for agent in infos}
+
+
 class Endless(CartPoleTeam):
     """Poles that fall are put up again."""
 

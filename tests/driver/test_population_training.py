@@ -159,7 +159,7 @@ def test_compiled_updates_take_changed_settings(tmp_path: Path) -> None:
 def test_a_resume_drops_a_line_that_a_crash_cut_off(tmp_path: Path) -> None:
     mf.train(run(env_steps=480), tmp_path / "parts")
     with (tmp_path / "parts" / POPULATION).open("a") as file:
-        file.write('{"env_steps": 480, "pol')
+        file.write('\0\0\n{"env_steps": 480, "pol')
     result = mf.resume(run(env_steps=640), tmp_path / "parts")
     assert not result.metrics["faults"]["callbacks_failed"]
     mf.train(run(env_steps=640), tmp_path / "whole")

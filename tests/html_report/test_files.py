@@ -114,6 +114,15 @@ def test_marl_eval_keeps_groups_apart_whose_names_are_alike(tmp_path: Path) -> N
     assert [of["run_1"]["step_0"]["return"] for of in algorithms.values()] == [[1.0], [2.0], [3.0]]
 
 
+def test_marl_eval_keeps_policies_apart_whose_names_are_alike(tmp_path: Path) -> None:
+    values = {name: policy(evaluated=value, at=1000) for name, value in (("Prey", 1.0), ("prey", 2.0), ("狐", 3.0))}
+    run = write_run(tmp_path / "run", [report(1000, values)], config())
+    ((algorithms,),) = (of.values() for of in json.loads(marl_eval(tasks_of(read_runs([run])[0]))).values())
+    (group,) = algorithms.values()
+    of_policies = {name: value for name, (value,) in group["run_1"]["absolute_metrics"].items() if name != "return"}
+    assert sorted(of_policies.values()) == [1.0, 2.0, 3.0]
+
+
 def test_marl_eval_has_evaluations_only(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [report(1000, {"a": policy(trained=1.0)})], config())
     assert json.loads(marl_eval(tasks_of(read_runs([run])[0]))) == {"marlflow": {}}

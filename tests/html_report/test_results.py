@@ -179,6 +179,14 @@ def test_of_many_groups_each_is_compared_with_the_best(tmp_path: Path) -> None:
     assert all(comparison.leader.group.name in pair for pair in comparison.improvements())
 
 
+def test_a_leader_of_one_run_is_compared_with_nobody(tmp_path: Path) -> None:
+    folders = [write_seeds(tmp_path / str(n), [[float(n % 7)], [float(n)]], x=n) for n in range(12)]
+    single = write_seeds(tmp_path / "single", [[99.0]], x=99)
+    (comparison,) = comparisons_of(tasks_of(read_runs([*folders, single])[0])[0])
+    assert comparison.leader.group.name == "x=11"
+    assert len(comparison.improvements()) == 2 * 11
+
+
 def test_a_group_without_a_policy_is_absent_from_its_returns(tmp_path: Path) -> None:
     a = write_run(tmp_path / "a", evaluated([1.0]), config())
     b = write_run(tmp_path / "b", [report(1000, {"hunter": policy(2.0, 1000)})], config(extra=1))

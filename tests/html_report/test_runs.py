@@ -44,9 +44,9 @@ def test_nothing_inside_a_run_is_a_run(tmp_path: Path) -> None:
         (lambda path: path.write_text(""), "has no report yet"),
         (lambda path: path.write_text('{"env_steps": 1'), "has no report yet"),
         (lambda path: path.write_text("what\n"), "line 1: expected one JSON object"),
-        (lambda path: path.write_text("[1]\n"), "line 1: expected a report with env_steps"),
+        (lambda path: path.write_text("[1]\n"), "line 1: expected one JSON object"),
         (lambda path: path.write_text('{"env_steps": "many"}\n'), "line 1: expected a report with env_steps"),
-        (lambda path: path.write_bytes(b"\xff\xfe\n"), "cannot be read"),
+        (lambda path: path.write_bytes(b"\xff\xfe\n"), "line 1: expected one JSON object"),
         (lambda path: path.write_text("[" * 100_000 + "\n"), "metrics.jsonl"),
     ],
 )

@@ -1,5 +1,6 @@
 import io
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -142,6 +143,15 @@ def test_plain_text_has_neither_color_nor_cursor_movement() -> None:
     text = "\n".join(lines_of(1, 2, 3))
     assert "\x1b" not in text
     assert text.isascii()
+
+
+def test_what_a_terminal_cannot_write_is_replaced() -> None:
+    raw = io.BytesIO()
+    shown = PlainConsole(replace(INFO, name="fouché 狐"), io.TextIOWrapper(raw, encoding="latin-1"))
+    shown.notice("goes on")
+    first, last = raw.getvalue().decode("latin-1").splitlines()
+    assert first.startswith("fouché ? (runtime inline)")
+    assert last == "goes on"
 
 
 def test_a_notice_is_a_line_of_its_own() -> None:

@@ -1,11 +1,14 @@
+import warnings
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from PIL import Image
 
 from marlflow.base.errors import InvalidInput
+from marlflow.observe import figure
 from marlflow.observe.figure import curve, draw_learning_curves, evaluations, updates_per_s
 from marlflow.observe.sinks import read_metrics
 from tests.observe.records import evaluation, learner, record, write
@@ -61,22 +64,38 @@ def test_teams_of_several_policies_have_a_panel_of_their_returns(
     for number, report in enumerate(reports, 1):
         report["learners"] = {**report["learners"], "pair": learner(number, 10 * number, {})}
     write(tmp_path / "metrics.jsonl", *reports)
-    drawn: list[tuple[Axes, str | None, list[float], list[float]]] = []
+    drawn: list[tuple[Axes, list[float], list[float]]] = []
     plot = Axes.plot
 
     def see(axes: Axes, steps: Any, values: Any, **style: Any) -> Any:
-        drawn.append((axes, style.get("label"), list(steps), list(values)))
+        drawn.append((axes, list(steps), list(values)))
         return plot(axes, steps, values, **style)
 
     monkeypatch.setattr(Axes, "plot", see)
     draw_learning_curves(tmp_path / "metrics.jsonl", tmp_path / "curves.png")
-    (panel,) = {axes for axes, label, _, _ in drawn if label == "pair"}
-    assert [(steps, values) for axes, _, steps, values in drawn if axes is panel] == [
+    _, panel, _ = dict.fromkeys(axes for axes, _, _ in drawn)
+    assert [(steps, values) for axes, steps, values in drawn if axes is panel] == [
         ([1000, 2000, 3000, 4000], [-5.0] * 4),
         ([1500, 3500], [26.0, 26.0]),
     ]
-    assert len({axes for axes, *_ in drawn}) == 3
-    assert {label for _, label, _, _ in drawn} == {"adversary", "agent", "goal", "pair", None}
+    (legend,) = panel.figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["adversary", "agent", "goal", "pair"]
+
+
+@pytest.mark.parametrize("names", [["_a$x$&b", "$}$", "é"], [f"agent_{number}" for number in range(162)]])
+def test_the_legend_has_all_names_as_they_are_as_far_as_there_is_room(tmp_path: Path, names: list[str]) -> None:
+    one = record(1)
+    metrics = one["policies"]["agent"]
+    write(tmp_path / "metrics.jsonl", {**one, "policies": dict.fromkeys(names, metrics), "learners": {}})
+    figures: list[Figure] = []
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        save = figure.save_figure
+        patch.setattr(figure, "save_figure", lambda one, path: (figures.append(one), save(one, path)))
+        draw_learning_curves(tmp_path / "metrics.jsonl", tmp_path / "curves.png")
+    (legend,) = figures[0].legends
+    shown = [text.get_text() for text in legend.get_texts()]
+    assert shown == (names if len(names) < 25 else [*names[:24], "and 138 more"])
 
 
 def test_updates_per_s_are_of_the_time_between_reports(metrics: Path) -> None:

@@ -249,3 +249,12 @@ def test_notices_prints_and_logs_land_above_the_view(terminal: Console, monkeypa
     assert sys.stdout is stdout
     logger.warning("afterwards")
     assert stdout.getvalue() == "afterwards\n"
+
+
+def test_a_name_with_brackets_is_no_markup() -> None:
+    infos = {"[/x]": 1.0, "distance [m]": 2.0}
+    now = record(2)
+    now["policies"]["agent"]["infos"] = infos
+    text = drawn(220, before=record(1), now=now)
+    assert "[/x]" in text
+    assert "distance [m]" in text

@@ -117,6 +117,10 @@ def test_a_broken_line_and_a_missing_file_are_named(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     with pytest.raises(mf.InvalidInput, match=r"metrics\.jsonl does not exist"):
         read_metrics(path)
+    for line in (b"[1]\n", b"\xff\xfe\n", b"[" * 100_000 + b"\n"):
+        path.write_bytes(line)
+        with pytest.raises(mf.InvalidInput, match=r"line 1: expected one JSON object"):
+            read_metrics(path)
     path.write_text('{"time_s": 1.0}\nnonsense\n')
     with pytest.raises(mf.InvalidInput, match=r"line 2: expected one JSON object, got 'nonsense'"):
         read_metrics(path)

@@ -299,3 +299,17 @@ def test_a_disk_that_refuses_a_piece_gets_it_with_the_next(tmp_path: Path, monke
     file._file._file = real
     file.close({"ph": "i", "name": "third"})
     assert [event["name"] for event in json.loads(gzip.decompress(path.read_bytes()))] == ["first", "second", "third"]
+
+
+def test_a_counter_that_a_resume_finds_at_zero_says_so() -> None:
+    def counted(events: TraceEvents) -> list[float]:
+        return [event["args"]["value"] for event in events.take() if event["ph"] == "C"]
+
+    before = TraceEvents(0.0)
+    before.count("items", 1.0, 3)
+    written = before.take()
+    after = TraceEvents(0.0)
+    after.continue_from(written)
+    after.count("items", 2.0, 3)
+    after.count("items", 3.0, 0)
+    assert counted(after) == [0]

@@ -87,6 +87,18 @@ def test_a_resumed_run_goes_on_in_the_same_run_of_mlflow(store: Any, info: mf.Ru
     assert first.data.tags["marlflow.resumed_at_env_steps"] == "1000"
 
 
+def test_names_that_are_one_at_mlflow_stay_apart(store: Any, info: mf.RunInfo, tmp_path: Path) -> None:
+    one = record(1)
+    metrics = one["policies"]["agent"]
+    infos = {"d [m]": 1.0, "d (m)": 2.0, "x" * 300: 3.0}
+    policies = {"a&": {**metrics, "infos": infos}, "a_": metrics}
+    named = replace(info, configuration={"policies": {"a&": {"lr": 1.0}, "a_": {"lr": 2.0}}})
+    tell(mf.MlflowSink(str(tmp_path / "mlruns")), {**one, "policies": policies}, info=named)
+    (run,) = runs_of(store)
+    assert sorted(run.data.params.values()) == ["1.0", "2.0"]
+    assert sorted(value for name, value in run.data.metrics.items() if "/infos/" in name) == [1.0, 2.0, 3.0]
+
+
 # -- wandb ------------------------------------------------------------------------------------------------------------
 
 

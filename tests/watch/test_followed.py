@@ -24,19 +24,24 @@ def append(run: Path, text: str) -> None:
         file.write(text)
 
 
+def curves(followed: FollowedRun) -> dict[tuple[str, str], list[tuple[int, float]]]:
+    pictures = followed.details()["curves"]
+    return {(picture["title"], line["name"]): line["points"] for picture in pictures for line in picture["series"]}
+
+
 def test_reports_are_added_as_they_are_written(tmp_path: Path) -> None:
     run = written(tmp_path / "run", 100, 200)
     followed = FollowedRun(run, "run")
     assert followed.read()
     assert not followed.read()
-    assert followed.details()["curves"]["return | prey"] == [(100, 10.0), (200, 20.0)]
+    assert curves(followed)["return", "prey"] == [(100, 10.0), (200, 20.0)]
     line = json.dumps(report(300, {"prey": policy(trained=30.0)}))
     append(run, line[:40])
     followed.read()
-    assert len(followed.details()["curves"]["return | prey"]) == 2
+    assert len(curves(followed)["return", "prey"]) == 2
     append(run, line[40:] + "\n")
     assert followed.read()
-    assert followed.details()["curves"]["return | prey"][-1] == (300, 30.0)
+    assert curves(followed)["return", "prey"][-1] == (300, 30.0)
     assert followed.summary()["env_steps"] == 300
     assert followed.summary()["of_env_steps"] == 3000
 
@@ -46,7 +51,7 @@ def test_an_evaluation_is_shown_at_its_own_env_steps(tmp_path: Path) -> None:
     reports = [report(steps, {"prey": values}) for steps, values in zip((100, 200, 300), evaluations, strict=True)]
     followed = FollowedRun(write_run(tmp_path / "run", reports, config()), "run")
     followed.read()
-    assert followed.details()["curves"] == {"return in evaluation | prey": [(40, 1.0), (300, 3.0)]}
+    assert curves(followed) == {("return in evaluation", "prey"): [(40, 1.0), (300, 3.0)]}
 
 
 def test_a_resumed_run_loses_what_it_has_dropped(tmp_path: Path) -> None:
@@ -56,7 +61,7 @@ def test_a_resumed_run_loses_what_it_has_dropped(tmp_path: Path) -> None:
     lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
     (run / "metrics.jsonl").write_text("".join(lines[:1]), encoding="utf-8")
     assert followed.read()
-    assert followed.details()["curves"]["return | prey"] == [(100, 10.0)]
+    assert curves(followed)["return", "prey"] == [(100, 10.0)]
 
 
 def test_a_resumed_run_that_has_grown_past_what_was_read_is_read_again(tmp_path: Path) -> None:
@@ -70,7 +75,7 @@ def test_a_resumed_run_that_has_grown_past_what_was_read_is_read_again(tmp_path:
         file.write(kept + "".join(again))
     assert followed.read()
     points = [(100, 10.0), (200, 7.0), (300, 7.0), (400, 7.0), (500, 7.0)]
-    assert followed.details()["curves"]["return | prey"] == points
+    assert curves(followed)["return", "prey"] == points
 
 
 def test_shares_of_a_run_that_has_ended_are_of_all_its_time(tmp_path: Path) -> None:
@@ -93,6 +98,29 @@ def test_the_plan_has_the_queue_and_where_stages_run(tmp_path: Path) -> None:
     queue, learn = prey["rows"][0]
     assert queue["queue"]
     assert (learn["label"], learn["at"], learn["busy"]) == ("Learn(epochs=4)", "at learner prey", None)
+
+
+def test_infos_and_losses_named_like_a_return_have_curves_of_their_own(tmp_path: Path) -> None:
+    infos = {"return": 0.5, "entropy": 0.6, "a | b": 0.7}
+    values = {"prey": {**policy(trained=1.0), "infos": infos}}
+    learners = {"learners": {"prey": {"updates": 4, "loss": {"entropy": 0.8}}}}
+    followed = FollowedRun(write_run(tmp_path / "run", [report(100, values, **learners)], config()), "run")
+    followed.read()
+    titles = ("return", 1.0), ("return (info)", 0.5), ("entropy (info)", 0.6), ("entropy (loss)", 0.8), ("a | b", 0.7)
+    assert curves(followed) == {(title, "prey"): [(100, value)] for title, value in titles}
+    assert followed.summary()["returns"] == [{"title": "return", "series": [{"name": "prey", "points": [(100, 1.0)]}]}]
+
+
+def test_a_policy_whose_name_begins_with_that_of_another_has_its_own_stages(tmp_path: Path) -> None:
+    stages = {f"{plan}/Learn": {"items": items} for plan, items in (("prey", 100), ("prey-2", 300))}
+    policies = {name: policy(trained=1.0) for name in ("prey", "prey-2")}
+    run = write_run(tmp_path / "run", [report(100, policies, stages=stages)], config())
+    plan = (run / "plan.mmd").read_text(encoding="utf-8")
+    (run / "plan.mmd").write_text(plan.replace("prey: ppo", "prey-2: ppo"), encoding="utf-8")
+    followed = FollowedRun(run, "run")
+    followed.read()
+    (learn,) = (one for row in followed.details()["plan"][1]["rows"] for one in row if one["label"].startswith("Learn"))
+    assert (followed.details()["plan"][1]["title"], learn["items_per_s"]) == ("prey-2: ppo", 300.0)
 
 
 def test_a_running_run_shows_how_full_its_queues_are(tmp_path: Path) -> None:
@@ -123,7 +151,7 @@ def test_a_run_without_reports_and_damaged_lines_are_shown_as_far_as_they_go(tmp
     followed = FollowedRun(run, "run")
     followed.read()
     assert followed.summary()["env_steps"] == 0
-    assert followed.details()["curves"] == {}
+    assert curves(followed) == {}
     (run / "metrics.jsonl").unlink()
     assert FollowedRun(run, "run").read()
 
@@ -152,7 +180,7 @@ def test_a_file_that_is_gone_or_replaced_is_read_again(tmp_path: Path) -> None:
     followed.read()
     (other / "metrics.jsonl").replace(run / "metrics.jsonl")
     assert followed.read()
-    assert [steps for steps, _ in followed.details()["curves"]["return | prey"]] == [700, 800, 900]
+    assert [steps for steps, _ in curves(followed)["return", "prey"]] == [700, 800, 900]
 
 
 def test_a_number_that_is_none_for_a_float_is_left_out(tmp_path: Path) -> None:

@@ -217,7 +217,8 @@ def test_events_have_the_details_of_the_chosen_run_and_then_what_is_new(tmp_path
             file.write(json.dumps(report(400, {"prey": policy(trained=9.0)})) + "\n")
         watch.look()
         new = next(json.loads(line[6:]) for line in iter(events.readline, b"") if line.startswith(b"data: "))
-        assert (new["name"], new["returns"]["return | prey"][-1]) == ("run_0", [400, 9.0])
+        (picture,) = new["returns"]
+        assert (new["name"], picture["series"][0]["points"][-1]) == ("run_0", [400, 9.0])
         events.close()
 
 
@@ -250,6 +251,20 @@ def test_a_browser_draws_the_runs(count: int, width: int, tmp_path: Path) -> Non
             until(lambda: tab.value("document.getElementById('name').textContent") == "run_7")
         assert tab.messages == []
         assert {url.split("/")[2] for url in tab.requests} == {f"{HOST}:{port}"}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(browser.executable() is None, reason="there is no browser")
+def test_a_browser_draws_a_curve_whose_values_differ_by_rounding(tmp_path: Path) -> None:
+    values = [0.1 + 0.2, 0.3, 0.30000000000000010]
+    reports = [report(100 * place, {"prey": policy(trained=value)}) for place, value in enumerate(values, 1)]
+    run = write_run(tmp_path / "run", reports, config())
+    with served(run) as (_, port), browser.page(tmp_path / "profile") as tab:
+        tab.open(f"http://{HOST}:{port}/?token={TOKEN}", 800, dark=False)
+        until(lambda: tab.value("document.querySelectorAll('#curves figure').length"))
+        ticks = tab.value("[...document.querySelector('#curves svg').querySelectorAll('text')].map(t => t.textContent)")
+        assert ticks[:4] == ["0.29", "0.3", "0.31", "0"]
+        assert tab.messages == []
 
 
 def test_the_command_prints_its_address_and_ends_by_an_interrupt(tmp_path: Path) -> None:

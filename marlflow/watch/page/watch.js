@@ -66,7 +66,9 @@ function chart(title, series) {
       end = Math.max(end, steps);
     }
   }
-  if (low === high) { const room = Math.abs(low) * 0.05 || 1; low -= room; high += room; }
+  // Equal but for rounding: no ticks are between neighbouring floats.
+  const size = Math.max(Math.abs(low), Math.abs(high));
+  if (high - low <= size * 1e-9) { const room = size * 0.05 || 1; low -= room; high += room; }
   const x = (steps) => LEFT + (steps / end) * (WIDTH - LEFT - RIGHT);
   const y = (value) => HEIGHT - BOTTOM - ((value - low) / (high - low)) * (HEIGHT - BOTTOM - TOP);
   const svg = drawn("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `${title} by env steps` });
@@ -93,35 +95,28 @@ function chart(title, series) {
   return element("figure", {}, element("h3", {}, title), legend, svg);
 }
 
-// Curves are named "metric | policy"; one picture for each metric.
-function pictures(curves) {
-  const found = new Map();
-  for (const [name, points] of Object.entries(curves)) {
-    const [metric, owner] = name.split(" | ");
-    if (points.length) found.set(metric, [...(found.get(metric) ?? []), { name: owner, points }]);
-  }
-  return [...found].map(([metric, series]) => chart(metric, series));
-}
-
 function showRuns() {
   $("runs-section").hidden = runs.length < 2;
   if (runs.length < 2) return;
   $("runs").replaceChildren(...runs.map((run, place) => {
     const pick = element("button", { type: "button" }, run.name);
     pick.addEventListener("click", () => choose(place));
-    const returns = Object.entries(run.returns).filter(([name, points]) => name.startsWith("return | ") && points.length);
-    const last = returns.map(([name, points]) => `${name.split(" | ")[1]} ${short(points[points.length - 1][1])}`).join(", ");
+    const returns = run.returns.find((picture) => picture.title === "return")?.series ?? [];
+    const last = returns.map((one) => `${one.name} ${short(one.points[one.points.length - 1][1])}`).join(", ");
     return element("tr", { "aria-current": place === chosen ? "true" : null },
       element("td", {}, pick), element("td", { class: run.state, title: run.reason }, run.state),
       element("td", { class: "number" }, whole(run.env_steps)), element("td", { class: "number" }, short(run.env_steps_per_s)), element("td", {}, last));
   }));
   const byPolicy = new Map();
   runs.forEach((run, place) => {
-    for (const [name, points] of Object.entries(run.returns)) {
-      if (points.length) byPolicy.set(name, [...(byPolicy.get(name) ?? []), { name: run.name, points, color: place }]);
+    for (const { title, series } of run.returns) {
+      for (const { name, points } of series) {
+        const key = `${title}, ${name}`;
+        byPolicy.set(key, [...(byPolicy.get(key) ?? []), { name: run.name, points, color: place }]);
+      }
     }
   });
-  $("returns").replaceChildren(...[...byPolicy].map(([name, series]) => chart(name.replace(" | ", ", "), series)));
+  $("returns").replaceChildren(...[...byPolicy].map(([title, series]) => chart(title, series)));
 }
 
 function showRun() {
@@ -133,7 +128,7 @@ function showRun() {
   const state = element("span", { class: run.state }, run.reason ? `${run.state}: ${run.reason}` : run.state);
   $("state").replaceChildren(state, ` · ${steps} · ${short(run.env_steps_per_s)}/s · ${duration(run.time_s)}`);
   $("plan").replaceChildren(...details.plan.map(box));
-  $("curves").replaceChildren(...pictures(details.curves));
+  $("curves").replaceChildren(...details.curves.map(({ title, series }) => chart(title, series)));
   showStop(run);
   showFilm(details.film);
   const faults = Object.entries(run.faults);
