@@ -214,7 +214,7 @@ def _spread(spread: Spread, decimals: int) -> str:
 
 def _amount(value: float, decimals: int) -> str:
     text = f"{value:,.{decimals}f}"
-    # What would be 0, or a minus before it.
+    # Rounding makes 0 of small amounts, with a minus before it of negative ones.
     return text if text.strip("-0.,") else f"{value:.2g}"
 
 

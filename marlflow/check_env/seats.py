@@ -34,7 +34,7 @@ class SeatGroup:
 
 @dataclass(frozen=True)
 class _ByAgent:
-    """Maps the agents that are known to their policies, and those that appear later by their names."""
+    """Maps known agents to their policies, and agents that appear later by their names."""
 
     known: Mapping[str, str]
     by_group: ByGroup

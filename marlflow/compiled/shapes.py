@@ -231,7 +231,7 @@ def root(x: Any) -> Any:
 
 
 def wide(reduce: Callable[..., Any]) -> Callable[..., Any]:
-    """Reduce whole numbers and truth values in int32: those of 8 bits would wrap around."""
+    """Reduce whole numbers and truth values in int32, where sums of 8-bit numbers do not wrap around."""
 
     def reduced(x: Any, *args: Any, **named: Any) -> Any:
         return reduce(x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.int32), *args, **named)

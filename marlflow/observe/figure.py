@@ -30,7 +30,7 @@ _SUFFIXES = ("", "k", "M", "G", "T")
 # Numbers of at most _PLAIN_CHARACTERS have no exponent, and below _PLAIN_TO no suffix either.
 _PLAIN_TO, _PLAIN_CHARACTERS = 1e4, 6
 _MOST_DIGITS = 17
-_MOST_NAMED = 24  # names of a legend, beside which the axes keep their room
+_MOST_NAMED = 24  # names in a legend; more would take the room of the axes
 
 
 def new_figure(width: float, height: float, title: str) -> Figure:

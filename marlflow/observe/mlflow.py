@@ -41,7 +41,7 @@ class MlflowSink(Callback):
     def __post_init__(self) -> None:
         self._client: Any = None
         self._run_id = ""
-        # What each name of MLflow's stands for.
+        # Our names by those that MLflow takes.
         self._names: dict[str, str] = {}
 
     def problems(self) -> Sequence[str]:

@@ -29,7 +29,7 @@ _Kind: TypeAlias = Literal["return", "length", "info", "loss"]
 
 
 class CurveName(NamedTuple):
-    """What a curve shows of a policy, or of a learner."""
+    """The metric of a policy, or of a learner, that a curve shows."""
 
     kind: _Kind
     metric: str

@@ -13,6 +13,7 @@ import pytest
 
 import marlflow as mf
 from marlflow.driver.callbacks import MOST_FAILURES_IN_A_ROW
+from marlflow.runs.run_state import run_state
 from marlflow.runs.saved_runs import newest
 from tests.driver.breaking_environments import Raises
 from tests.driver.watching import reports
@@ -274,6 +275,29 @@ def test_a_goal_of_a_callback_that_has_none_is_refused(goal: str, problem: str, 
         mf.train(replace(run(callbacks), objective=goal), tmp_path)
     with pytest.raises(mf.ConfigInvalid, match=f"callbacks.early.metric {goal}: {problem}"):
         mf.train(run({**callbacks, "early": mf.EarlyStop(goal)}), tmp_path)
+
+
+def test_a_goal_may_be_of_a_policy_with_dots_in_its_name(tmp_path: Path) -> None:
+    of = {"policies": policies(**{"red": SMALL_PPO, "red.2": mf.Random()})}
+    mapping = [mf.Rule("cart_0", "red"), mf.Rule("*", "red.2")]
+    early = mf.EarlyStop("policies.red.2.return_mean", reports=1, min_change=1e9)
+    wanted = replace(run({"early": early}, **of, mapping=mapping), objective="policies.red.2.eval_return_mean")
+    result = mf.train(wanted, tmp_path)
+    assert "callbacks.early" in result.stopped_by
+    assert result.objective == result.metrics["policies"]["red.2"]["eval_return_mean"]
+    with pytest.raises(mf.ConfigInvalid, match=r"policies.red.3.return_mean: .*red.*2"):
+        mf.train(replace(wanted, objective="policies.red.3.return_mean"), tmp_path)
+
+
+def test_a_damaged_report_costs_a_resumed_run_its_picture_and_nothing_else(tmp_path: Path) -> None:
+    mf.train(run({}), tmp_path)
+    path = tmp_path / "metrics.jsonl"
+    _, *others = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(['{"env_steps": 5, "po\n', *others]))
+    result = mf.resume(run({}, env_steps=8 * ROUND, faults=mf.Faults(reports_failed=1)), tmp_path)
+    assert result.metrics["env_steps"] == 8 * ROUND
+    assert run_state(tmp_path).name == "finished"
+    assert path.read_text().startswith('{"env_steps": 5, "po\n')
 
 
 class Gives(mf.Callback):

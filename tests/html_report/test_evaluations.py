@@ -79,6 +79,11 @@ def test_a_pair_whose_games_all_broke_has_no_return(run: Path, tmp_path: Path) -
     assert (row["episodes"], row["return"]) == ("0", "")
 
 
+# A time that no calendar has.
+FAR = """{"format": "marlflow evaluation 1", "ended_s": 1e18, "results": [],
+          "policies": [{"policy": "prey", "episodes": 2, "return_mean": 1.0, "return_std": 0.0}]}"""
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -87,6 +92,7 @@ def test_a_pair_whose_games_all_broke_has_no_return(run: Path, tmp_path: Path) -
         ('{"format": "marlflow evaluation 2"}', "is not in the form 'marlflow evaluation 1'"),
         ('{"format": "marlflow evaluation 1"}', "is not an evaluation: KeyError: 'policies'"),
         ('{"format": "marlflow evaluation 1", "policies": [3], "results": []}', "is not an evaluation: TypeError"),
+        (FAR, "is not an evaluation: OSError"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_noted(run: Path, tmp_path: Path, text: str, sentence: str) -> None:

@@ -204,6 +204,17 @@ def test_a_process_that_cannot_end_itself_is_ended(
     assert "it took more than limit_s=120 seconds" in caplog.text
 
 
+def test_a_process_that_is_killed_at_once_was_not_too_slow(
+    tmp_path: Path, makers: list[Maker], caplog: pytest.LogCaptureFixture
+) -> None:
+    made = films(tmp_path)
+    made.evaluated(evaluation(1))
+    made.saved(tmp_path / "1")
+    makers[0].code = -signal.SIGKILL
+    made.reported({})  # type: ignore[typeddict-item]
+    assert "no film of this run: its process ended with -9" in caplog.text
+
+
 def test_a_run_that_is_resumed_at_its_end_gets_its_last_film(tmp_path: Path, makers: list[Maker]) -> None:
     made = mf.RunFilms()
     made.began(mf.RunInfo("a run", tmp_path, {}, "inline", resumed=ResumePoint(800, 2)))
