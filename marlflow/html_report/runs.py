@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from marlflow.runs.saved_runs import EXPERIMENT
 Config: TypeAlias = Mapping[str, Any]
 
 PLAN = "plan.mmd"
+_TOO_LARGE = 1e300
 _HYDRA_CONFIG = Path(".hydra", "config.yaml")
 # Each of these files shows that a folder belongs to a run.
 _MARKS = (METRICS, EXPERIMENT, "checkpoints")
@@ -73,15 +73,12 @@ class ReportedRun:
 
 
 def number(values: Any, *path: str) -> float | None:
-    """Return the finite number at a path of keys; None if there is none."""
+    """Return the number at a path of keys; None if there is none, or one that is too large for an axis."""
     for key in path:
         values = values.get(key) if isinstance(values, Mapping) else None
     if isinstance(values, bool) or not isinstance(values, int | float):
         return None
-    try:
-        return float(values) if math.isfinite(values) else None
-    except OverflowError:  # a whole number of hundreds of digits
-        return None
+    return float(values) if abs(values) < _TOO_LARGE else None
 
 
 def section(values: Any, *path: str) -> Mapping[str, Any]:

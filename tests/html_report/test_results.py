@@ -49,7 +49,7 @@ def test_a_policy_may_have_dots_in_its_name() -> None:
     assert points(run, measure) == [(900.0, 1.0, 10.0)]
 
 
-@pytest.mark.parametrize("value", [True, "1.0", None, [1.0], math.inf, {"a": 1.0}])
+@pytest.mark.parametrize("value", [True, "1.0", None, [1.0], math.inf, math.nan, -1e308, 10**400, {"a": 1.0}])
 def test_what_is_no_number_is_unknown(value: Any) -> None:
     assert measures_of([run_of(report(1000, {"prey": policy(value, at=900)}))]) == []
 
