@@ -167,13 +167,6 @@ class JointOffPolicyAlgorithm(OffPolicySettings, JointAlgorithm):
     sequence_agent_steps: Steps = 20
     burn_in_agent_steps: StepsOrZero = 10
 
-    def validate(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
-        problems = super().validate(spaces, model)
-        if isinstance(model, RecurrentTorsoConfig) and self.n_step > self.sequence_agent_steps:
-            message = f"sums rewards over n_step={self.n_step} decisions in sequences of {self.sequence_agent_steps}"
-            problems.append(Problem(message, self.name, remedy="raise sequence_agent_steps or lower n_step"))
-        return problems
-
     def trains_on(self, members: Mapping[str, Member]) -> type:
         is_recurrent = any(isinstance(member.model, RecurrentTorsoConfig) for member in members.values())
         return JointSequenceTransitions if is_recurrent else JointTransitions

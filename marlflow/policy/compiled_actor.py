@@ -161,6 +161,7 @@ def _uniformly(actor: RandomActor) -> Choose:
         rows = random.env_indices.shape[0]
         if actor._choices is None:
             draws = jnp.stack([random.uniform() for _ in actor._width], 1) * actor._width.astype(np.float32)
+            draws = jnp.floor(draws) if actor._is_whole else draws
             action = (actor._low.astype(np.float32) + draws).reshape(rows, *actor._shape)
             logp = jnp.full(rows, -np.log(actor._width).sum(), jnp.float32)
             return Chosen(action, logp, jnp.ones(rows, bool))

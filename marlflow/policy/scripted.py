@@ -27,6 +27,9 @@ class RandomActor:
             self._low = action_space.low.astype(np.float64).ravel()
             self._width = action_space.high.astype(np.float64).ravel() - self._low
             self._choices = None
+            self._is_whole = action_space.dtype.kind != "f"
+            if self._is_whole:
+                self._width += 1.0
         elif isinstance(action_space, DISCRETE_KINDS):
             self._choices = np.array(choices_of(action_space))
         else:
@@ -37,7 +40,10 @@ class RandomActor:
             return self._act_legally(action_mask, memory, generator)
         sizes = self._width if self._choices is None else self._choices
         draws = np.stack([generator.uniform() for _ in sizes], axis=-1) * sizes
-        action = draws.astype(np.int64) if self._choices is not None else (self._low + draws).astype(np.float32)
+        if self._choices is not None:
+            action = draws.astype(np.int64)
+        else:
+            action = (self._low + (np.floor(draws) if self._is_whole else draws)).astype(np.float32)
         logp = np.full(len(obs), -np.log(sizes).sum(), np.float32)
         return Acted(action.reshape(len(obs), *self._shape), logp, memory)
 
@@ -71,8 +77,7 @@ class CallableActor:
         self, choose: Callable[[Array, Array | None, RowRandom], Array], choices: Sequence[int] | None = None
     ) -> None:
         self._choose = choose
-        # Where each component begins in a mask.
-        self._starts = np.cumsum([0, *(choices or ())[:-1]])
+        self._choices = None if choices is None else np.array(choices)
 
     def act(self, obs: Array, action_mask: Array | None, memory: Any, mode: Mode, generator: RowRandom) -> Acted:
         """Return the function's actions; raises MarlflowError for a wrong number or an illegal one."""
@@ -86,8 +91,12 @@ class CallableActor:
         return Acted(action, np.full(len(obs), np.nan, np.float32), memory)
 
     def _is_illegal(self, action: Array, action_mask: Array) -> Array:
-        at = action.reshape(len(action), -1) + self._starts
-        illegal: Array = ~action_mask[np.arange(len(action))[:, None], at].all(axis=1)
+        rows = action.reshape(len(action), -1)
+        choices = np.array([action_mask.shape[1]]) if self._choices is None else self._choices
+        is_outside = (rows < 0) | (rows >= choices)
+        # Where each component begins in a mask.
+        at = np.where(is_outside, 0, rows) + np.cumsum([0, *choices[:-1]])
+        illegal: Array = (is_outside | ~action_mask[np.arange(len(action))[:, None], at]).any(axis=1)
         return illegal
 
     def set_schedule(self, values: Mapping[str, float]) -> None:

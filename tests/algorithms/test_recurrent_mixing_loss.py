@@ -213,6 +213,10 @@ def test_what_absent_seats_and_missing_steps_hold_changes_nothing(algorithm: mf.
     assert np.abs(results[0][1]).max() > 0
 
 
+def test_sequences_may_be_shorter_than_the_returns_without_memory() -> None:
+    assert not mf.VDN(sequence_agent_steps=2, burn_in_agent_steps=0, n_step=3).validate(CARRIER, mf.GRU())
+
+
 def test_actors_take_what_their_learner_publishes() -> None:
     learner = made(mf.VDN(**SETTINGS))
     published = learner.publish()

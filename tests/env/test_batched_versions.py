@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from marlflow.env.batched.board_games import ConnectFour
+from marlflow.env.batched.single import as_pettingzoo
 from marlflow.env.batched.versions import batched_maker
 from marlflow.env.make import make_environment
 from marlflow.env.wrappers.shipped import agent_indicator
@@ -62,6 +64,15 @@ def test_the_numbers_are_those_of_pettingzoo(factory, arguments):
     make_batched = batched_maker(factory, arguments, (), True)
     steps = compare(partial(make_environment, factory, arguments), make_batched, seeds, choose, tolerance)
     assert steps >= len(seeds)
+
+
+def test_a_game_that_begins_again_shows_nobody_the_old_board() -> None:
+    env = as_pettingzoo(ConnectFour(1))
+    for _ in range(2):
+        env.reset(seed=1)
+        assert not any(np.any(env.observe(player)) for player in env.agents)
+        for column in range(4):
+            env.step(column)
 
 
 def test_a_version_takes_wrappers_if_it_says_so() -> None:

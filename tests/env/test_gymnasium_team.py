@@ -12,7 +12,7 @@ from pettingzoo.test import parallel_api_test, parallel_seed_test
 
 import marlflow as mf
 from marlflow.env import make_environment, open_adapter
-from marlflow.env.simulators.gymnasium_team import GymnasiumTeam, parallel_env
+from marlflow.env.simulators.gymnasium_team import GymnasiumTeam, _first_action, parallel_env
 from marlflow.env.wrappers.shipped import last_action
 from tests.env.tuple_game import ID, TupleGame
 
@@ -74,6 +74,14 @@ def test_a_limit_truncates_who_has_not_terminated(max_cycles: int, terminated: b
         assert env.agents == []
         assert set(ends.values()) == {terminated}
         assert set(cuts.values()) == {not terminated}
+
+
+def test_the_first_action_of_an_agent_that_has_ended_may_be_nested() -> None:
+    space = gym.spaces.Dict(
+        move=gym.spaces.Discrete(3, start=2),
+        both=gym.spaces.Tuple([gym.spaces.Box(1.0, 2.0, (2,)), gym.spaces.Discrete(2)]),
+    )
+    assert space.contains(_first_action(space))
 
 
 def test_a_time_limit_of_gymnasium_is_a_truncation_and_frames_are_its_own() -> None:

@@ -17,6 +17,7 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.env import make_environment
 from marlflow.env.make import Wrapper, wrapped
 from marlflow.env.wrappers import shipped as wrappers
+from marlflow.env.wrappers.automaton_task import automaton
 
 ENVIRONMENTS = {
     "cartpole_team": ("marlflow.env.games.cartpole_team.parallel_env", {"max_cycles": 30}),
@@ -283,6 +284,111 @@ class Carefree(ParallelEnv):
         return {a: self.see().get(a) for a in acted}, {a: a + 1.0 for a in acted}, ends, nothing, {a: {} for a in acted}
 
 
+class Silent(ParallelEnv):
+    """Agent b ends in the second step without a last observation, and comes back in the third; infos are None."""
+
+    metadata: ClassVar = {"name": "silent"}
+    possible_agents: ClassVar = ["a", "b"]
+
+    def __init__(self, seen=None, does=None):
+        self.seen = seen or spaces.Box(-1.0, 1.0, (2,), np.float32)
+        self.does = does or spaces.Discrete(3)
+
+    def observation_space(self, agent):
+        return self.seen
+
+    def action_space(self, agent):
+        return self.does
+
+    def reset(self, seed=None, options=None):
+        self.t, self.agents = 0, ["a", "b"]
+        return self.see(), dict.fromkeys(self.agents)
+
+    def see(self):
+        return dict.fromkeys(self.agents, np.zeros(self.seen.shape, self.seen.dtype))
+
+    def step(self, actions):
+        self.t += 1
+        ends = {agent: self.t == 2 and agent == "b" for agent in actions}
+        self.agents = ["a"] if self.t == 2 else ["a", "b"]
+        seen = {**dict.fromkeys(actions), **self.see()}
+        return seen, dict.fromkeys(actions, 1.0), ends, dict.fromkeys(actions, False), dict.fromkeys(seen)
+
+
+AROUND_SILENCE = {
+    "last_action": wrappers.last_action,
+    "agent_indicator": wrappers.agent_indicator,
+    "clip_observations": wrappers.clip_observations,
+    "pad_observations": wrappers.pad_observations,
+    "pad_actions": wrappers.pad_actions,
+    "flatten_actions": wrappers.flatten_actions,
+    "automaton": lambda env: automaton(env, lambda seen, agent: [], formula="F goal", keep_reward=True, noop=0),
+}
+
+
+@pytest.mark.parametrize("name", AROUND_SILENCE)
+def test_an_agent_may_end_without_a_last_observation_and_infos_may_be_none(name):
+    does = spaces.Dict(move=spaces.Discrete(3)) if name == "flatten_actions" else None
+    env = wrapped(Silent(does=does), [AROUND_SILENCE[name]], "it")
+    env.reset()
+    for t, ends in enumerate([{}, {"b": True}, {}]):
+        before = list(env.agents)
+        seen, rewards, terminations, truncations, _ = env.step({a: env.action_space(a).sample() for a in before})
+        assert rewards == dict.fromkeys(before, 1.0)
+        assert {agent: end for agent, end in terminations.items() if end} == ends
+        assert not any(truncations.values())
+        assert (seen.get("b") is None) == (t == 1)
+        assert env.observation_space("a").contains(seen["a"])
+
+
+def test_the_dead_and_managed_agents_may_have_no_info():
+    env = wrapped(Silent(), [wrappers.black_death], "it")
+    env.reset()
+    for _ in range(2):
+        seen, rewards, *_ = env.step(dict.fromkeys(env.agents, 0))
+        assert set(seen) == set(rewards) == {"a", "b"}
+
+
+def test_an_agent_that_comes_back_has_no_last_action():
+    env = wrapped(Silent(), [wrappers.last_action], "it")
+    env.reset()
+    shown = [env.step(dict.fromkeys(env.agents, 1))[0].get("b") for _ in range(4)]
+    assert [None if seen is None else seen.tolist() for seen in shown] == [
+        [0, 0, 0, 1, 0],
+        None,
+        [0, 0, 0, 0, 0],
+        [0, 0, 0, 1, 0],
+    ]
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint8])
+def test_a_last_action_beside_whole_numbers_is_not_rounded(dtype):
+    force = spaces.Box(-1.0, 1.0, (1,), np.float32)
+    env = wrapped(Silent(spaces.Box(0, 10, (2,), dtype), force), [wrappers.last_action], "it")
+    env.reset()
+    seen, *_ = env.step(dict.fromkeys(env.agents, np.array([-0.75], np.float32)))
+    assert seen["a"].tolist() == [0.0, 0.0, -0.75]
+    assert env.observation_space("a").contains(seen["a"])
+
+
+def test_values_that_are_not_counted_from_0_and_the_agent_make_one_number():
+    env = Silent(spaces.Discrete(3, start=5))
+    env.see = lambda: dict.fromkeys(env.agents, 7)
+    shown = wrapped(env, [wrappers.agent_indicator], "it")
+    observations, _ = shown.reset()
+    assert observations == {"a": 4, "b": 5}
+    assert shown.observation_space("a") == spaces.Discrete(6)
+
+
+def test_names_of_numbers_are_known_before_a_reset():
+    assert wrappers.named_agents(Carefree()).action_space("agent_1") == Carefree.does[1]
+
+
+def test_truth_values_have_no_wider_bounds():
+    switches = spaces.Box(0, 1, (2,), np.bool_)
+    assert wrapped(Silent(switches), [wrappers.widen_bounds], "it").observation_space("a") == switches
+
+
 def test_observations_are_clipped_to_their_bounds_and_nothing_else_changes():
     env = wrapped(Carefree(), [wrappers.named_agents, wrappers.clip_observations], "it")
     observations, _ = env.reset()
@@ -362,6 +468,11 @@ def test_wrappers_from_a_configuration_can_be_sent_to_other_processes():
     assert there.observation_space("agent_0").shape == ((18 + 3) * 4,)
 
 
+def padded_with_a_short_mask(env):
+    env.action_space = lambda agent: spaces.Discrete(7 + (agent == "player_1"))
+    return wrappers.pad_actions(env)
+
+
 def padded_from_one(env):
     env.action_space = lambda _: spaces.Discrete(3, start=1)
     return wrappers.pad_actions(env)
@@ -377,6 +488,11 @@ def padded_from_one(env):
         ),
         ("connect_four", wrappers.agent_indicator, r"wrapper agent_indicator of .*wrappers=\[mask_in_info,"),
         ("connect_four", wrappers.pad_observations, r"agents see .*wrappers=\[mask_in_info,"),
+        (
+            "connect_four",
+            padded_with_a_short_mask,
+            r"'player_0' sees Dict.*, with a mask of its own actions only; .*wrappers=\[mask_in_info,",
+        ),
         ("connect_four", wrappers.black_death, "name its parallel_env$"),
         ("rps", wrappers.black_death, r"'player_0' sees Discrete\(4\), not a Box$"),
         ("cartpole_team", wrappers.gray, "not pixels$"),

@@ -49,6 +49,16 @@ def test_every_action_is_in_the_space(space: spaces.Space) -> None:
     assert acted.memory == "m"
 
 
+@pytest.mark.parametrize(("low", "high", "dtype"), [(0, 1, np.int8), (-2, 2, np.int64), (0, 1, np.bool_)])
+def test_all_whole_numbers_of_a_box_are_equally_likely(low: int, high: int, dtype: type) -> None:
+    space = spaces.Box(low, high, (1,), dtype)
+    acted = RandomActor(space).act(obs(), None, None, "explore", row_random(ROWS))
+    values = acted.action[:, 0].astype(dtype).astype(int)
+    count = high - low + 1
+    np.testing.assert_allclose(np.bincount(values - low, minlength=count) / ROWS, [1 / count] * count, atol=0.03)
+    np.testing.assert_allclose(acted.behavior_logp, -np.log(count), rtol=1e-6)
+
+
 def test_an_unbounded_box_is_refused() -> None:
     with pytest.raises(mf.ConfigInvalid, match="bounded Box"):
         RandomActor(spaces.Box(-np.inf, np.inf, (1,)))
@@ -64,5 +74,10 @@ def test_a_function_acts_and_is_checked() -> None:
         CallableActor(lambda obs, mask, generator: np.ones(len(obs), np.int64)).act(
             obs(2), mask, None, "explore", row_random(2)
         )
+    for outside in (2, -1):
+        with pytest.raises(mf.MarlflowError, match=f"illegal action {outside} in row 0"):
+            CallableActor(lambda obs, mask, generator, of=outside: np.full(len(obs), of)).act(
+                obs(2), ~np.zeros((2, 2), bool), None, "explore", row_random(2)
+            )
     with pytest.raises(mf.MarlflowError, match="for 2 observations"):
         CallableActor(lambda obs, mask, generator: np.zeros(3)).act(obs(2), None, None, "explore", row_random(2))

@@ -120,6 +120,7 @@ class SingleAEC(_Single, AECEnv[str, Any, Any]):
         self._final: dict[str, Any] = {}
         self._final_masks: dict[str, Any] = {}
         self._final_infos: dict[str, Any] = {}
+        self._observations: dict[str, Any] = {}
         self._show()
 
     def _show(self) -> None:
@@ -137,7 +138,7 @@ class SingleAEC(_Single, AECEnv[str, Any, Any]):
         self._deads_step_first()
 
     def _observations_before(self) -> dict[str, Any]:
-        before = getattr(self, "_observations", {})
+        before = self._observations
         return {agent: before.get(agent, space.sample() * 0) for agent, space in self._observation_spaces.items()}
 
     def observe(self, agent: str) -> Any:

@@ -126,6 +126,10 @@ def _first_action(space: spaces.Space[Any]) -> Any:
         return int(space.start)
     if isinstance(space, spaces.MultiDiscrete):
         return np.array(space.start)
+    if isinstance(space, spaces.Dict):
+        return {key: _first_action(entry) for key, entry in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(map(_first_action, space.spaces))
     zeros = np.zeros(space.shape or (), space.dtype or np.float32)
     return np.clip(zeros, space.low, space.high) if isinstance(space, spaces.Box) else zeros
 

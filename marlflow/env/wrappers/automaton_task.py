@@ -37,10 +37,11 @@ def automaton(  # noqa: PLR0913, PLR0917  each is a key of the configuration
 
     `labels(observation, agent)`, or with `sees="env"` `labels(env, agent)`, returns the names of the propositions that
     are true now. The automaton reads the labels of the first observation, and of the one after each env step. `reward`
-    is given for a visit to a set of the accepting frontier: the sets that were not visited since all of them were. The
-    environment's own rewards are dropped, unless `keep_reward`. Observations gain the state, one-hot, and with several
-    sets the frontier, as bits. Moves without labels (epsilon) are further actions, masked in states without any. `noop`
-    is the action that the environment gets from an agent that makes such a move, or has ended here, while others act.
+    is given for a visit to a set of the accepting frontier: the sets that were not visited since all of them were; a
+    visit is by reading labels, and not by a move without labels. The environment's own rewards are dropped, unless
+    `keep_reward`. Observations gain the state, one-hot, and with several sets the frontier, as bits. Moves without
+    labels (epsilon) are further actions, masked in states without any. `noop` is the action that the environment gets
+    from an agent that makes such a move, or has ended here, while others act.
 
     Raises ConfigInvalid for an automaton, settings, and functions that do not fit.
     """
@@ -235,12 +236,12 @@ class AutomatonTask(BaseParallelWrapper):
     def _shown(self, agents: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
         observations, infos = {}, {}
         for agent in agents:
-            if agent not in self._last[0]:
-                continue
-            seen, info = self._last[0][agent], self._last[1].get(agent, {})
-            if agent in self.progress:
-                seen, info = self._views[agent].show(seen, info, self.progress[agent])
-            observations[agent], infos[agent] = seen, info
+            seen, info = self._last[0].get(agent), self._last[1].get(agent) or {}
+            if seen is not None:
+                if agent in self.progress:
+                    seen, info = self._views[agent].show(seen, info, self.progress[agent])
+                observations[agent] = seen
+            infos[agent] = info
         return observations, infos
 
     def step(self, actions: Mapping[str, Any]) -> Any:
@@ -259,22 +260,26 @@ class AutomatonTask(BaseParallelWrapper):
         self._last = dict(observations), dict(infos)
         rewards, terminations, truncations = dict(rewards), dict(terminations), dict(truncations)
         for agent in before:
-            if agent in self._views and agent in observations:
-                reward, ends = self._read(agent, observations[agent])
-                rewards[agent] = reward + (rewards.get(agent, 0.0) if self._rules.keep_reward else 0.0)
+            if agent in self._views:
+                own = rewards.get(agent, 0.0) if self._rules.keep_reward else 0.0
+                # An agent that ends may have no last observation, of which there are no labels then.
+                seen = observations.get(agent)
+                reward, ends = (0.0, False) if seen is None else self._read(agent, seen)
+                rewards[agent] = reward + own
                 if ends:
                     terminations[agent], truncations[agent] = True, False
                     self._ended.add(agent)
         for agent in self.env.agents:
             if agent not in before and agent not in self._ended:
                 self._begin(agent, observations[agent])
-        shown = [agent for agent in observations if agent in before or agent not in self._ended]
+        known = {**observations, **rewards, **terminations, **truncations}
+        shown = [agent for agent in known if agent in before or agent not in self._ended]
         self.agents = [agent for agent in self.env.agents if agent not in self._ended]
-        seen, infos = self._shown(shown)
+        observations, infos = self._shown(shown)
         own = (
             {agent: each[agent] for agent in shown if agent in each} for each in (rewards, terminations, truncations)
         )
-        return seen, *own, infos
+        return observations, *own, infos
 
     def _read(self, agent: str, observation: Any) -> tuple[float, bool]:
         rules, progress = self._rules, self.progress[agent]

@@ -115,7 +115,7 @@ class ManagedAEC(AECEnv[str, Any, Any]):
             self.agents.append(agent)
             self.rewards[agent] = self._cumulative_rewards[agent] = 0.0
             self.terminations[agent] = self.truncations[agent] = False
-            self.infos[agent] = dict(infos.get(agent, {}))
+            self.infos[agent] = dict(infos.get(agent) or {})
 
     def _begin_step(self) -> None:
         acting = [name for name in self._leading() if name in self._manager_views or self._left[name] <= 0]
@@ -204,7 +204,7 @@ class ManagedAEC(AECEnv[str, Any, Any]):
         self._live = []
         for agent in before:
             terminated, truncated = bool(terminations.get(agent)), bool(truncations.get(agent))
-            self.infos[agent] = dict(infos.get(agent, {}))
+            self.infos[agent] = dict(infos.get(agent) or {})
             if agent in self.env.agents and not (terminated or truncated):
                 self._live.append(agent)
                 continue

@@ -21,7 +21,7 @@ from supersuit.utils.basic_transforms import resize as resizing
 from marlflow.base.arrays import Array
 from marlflow.base.errors import ConfigInvalid
 from marlflow.env.agents import declared_agents, describe_space
-from marlflow.env.masking import MASK, OBSERVATION
+from marlflow.env.masking import MASK, OBSERVATION, MaskedView
 from marlflow.env.wrappers.joint_state import with_joint_state
 from marlflow.env.wrappers.reward_scale import ScaleBy, scales_for, with_scaled_rewards
 from marlflow.env.wrappers.wrapping import (
@@ -100,7 +100,7 @@ def unbounded(space: _Space) -> _Space:
         return spaces.Dict({key: unbounded(inner) for key, inner in space.spaces.items()})
     if isinstance(space, spaces.Tuple):
         return spaces.Tuple([unbounded(inner) for inner in space.spaces])
-    if not isinstance(space, spaces.Box):
+    if not isinstance(space, spaces.Box) or space.dtype.kind == "b":
         return space
     dtype: Any = space.dtype
     low, high = (-np.inf, np.inf) if dtype.kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
@@ -121,6 +121,10 @@ def pad_actions(env: _Env) -> Any:
     """Give all agents one action space; surplus Box components are ignored, surplus Discrete actions become 0."""
     spaces_of = {agent: env.action_space(agent) for agent in declared_agents(env)}
     padded = common_space("do", list(spaces_of), env.action_space)
+    for agent, space in spaces_of.items():
+        seen = env.observation_space(agent)
+        if space != padded and MaskedView(seen, space).is_inside:
+            raise ConfigInvalid([f"agent {agent!r} sees {describe_space(seen)}, with a mask of its own actions only"])
     return change_actions(
         env, lambda action, agent: homogenize_ops.dehomogenize_actions(spaces_of[agent], action), lambda _: padded
     )
@@ -148,7 +152,7 @@ def agent_indicator(env: _Env, type_only: bool = False) -> Any:
 
 
 class Identity(NamedTuple):
-    """How `agent_indicator` shows who an agent is: its number among `total`, or `marks` beside an array."""
+    """How `agent_indicator` shows who an agent is: `marks` beside an array, or a value as value * total + number."""
 
     space: _Space
     total: int
@@ -169,6 +173,8 @@ def identity_of(env: Any, type_only: bool) -> Identity:
         raise ConfigInvalid([problem])
     numbers = {agent: groups.index(group_of[agent]) for agent in agents}
     if isinstance(first, spaces.Discrete):
+        # Values are shown counted from 0.
+        numbers = {agent: number - int(first.start) * len(groups) for agent, number in numbers.items()}
         return Identity(spaces.Discrete(int(first.n) * len(groups)), len(groups), numbers, None)
     if not isinstance(first, spaces.Box) or len(first.shape) not in (1, 2, 3):
         raise ConfigInvalid([f"agents see {describe_space(first)}; it takes vectors, images and Discrete observations"])
@@ -211,9 +217,10 @@ class ActionVector:
             low, high = np.minimum(action.low, 0.0), np.maximum(action.high, 0.0)
         else:
             raise ConfigInvalid([f"agent {agent!r} has {describe_space(action)} actions, not Discrete or a Box vector"])
-        dtype: Any = seen.dtype
-        bounds = np.concatenate([seen.low, low.astype(dtype)]), np.concatenate([seen.high, high.astype(dtype)])
-        self.wider = spaces.Box(*bounds, dtype=dtype.type)
+        # Whole numbers have no room for a Box's.
+        dtype: Any = seen.dtype if seen.dtype.kind == "f" or self.start is not None else np.dtype(np.float32)
+        lowest, highest = (np.concatenate(pair).astype(dtype) for pair in ([seen.low, low], [seen.high, high]))
+        self.wider = spaces.Box(lowest, highest, dtype=dtype.type)
 
     def of(self, action: Any) -> Array:
         """Return the numbers of an action; zeros for None."""

@@ -79,7 +79,10 @@ class _ObservationWrapperParallel(_ObservationWrapper, BaseParallelWrapper):
         return self._change_all(observations), rewards, terminations, truncations, infos
 
     def _change_all(self, observations: Mapping[str, Any]) -> dict[str, Any]:
-        return {agent: self._change(observation, agent) for agent, observation in observations.items()}
+        return {
+            agent: None if observation is None else self._change(observation, agent)
+            for agent, observation in observations.items()
+        }
 
 
 class _LastAction(_ObservationWrapper):
@@ -87,7 +90,9 @@ class _LastAction(_ObservationWrapper):
         self._last: dict[str, Any] = {}
 
         def change(observation: Any, agent: str) -> Any:
-            return np.concatenate([observation, kinds[agent].of(self._last.get(agent))])
+            kind = kinds[agent]
+            shown = np.concatenate([observation, kind.of(self._last.get(agent))])
+            return shown.astype(kind.wider.dtype, copy=False) if kind.wider.dtype.kind == "f" else shown
 
         super().__init__(env, change, lambda agent: kinds[agent].wider)
 
@@ -98,8 +103,10 @@ class _LastActionAEC(_LastAction, _ObservationWrapperAEC):
         self.env.reset(seed=seed, options=options)
 
     def step(self, action: Any) -> None:
-        # Dead agents step with None.
-        if action is not None:
+        # Dead agents step with None, and leave.
+        if action is None:
+            self._last.pop(self.env.agent_selection, None)
+        else:
             self._last[self.env.agent_selection] = action
         self.env.step(action)
 
@@ -111,7 +118,10 @@ class _LastActionParallel(_LastAction, _ObservationWrapperParallel):
 
     def step(self, actions: Mapping[str, Any]) -> _Stepped:
         self._last.update(actions)
-        return super().step(actions)
+        stepped = super().step(actions)
+        # An agent that comes back begins anew.
+        self._last = {agent: action for agent, action in self._last.items() if agent in self.env.agents}
+        return stepped
 
 
 class _ActionWrapper:
@@ -124,7 +134,7 @@ class _ActionWrapper:
 
     def _masked(self, agent: str, info: Any) -> Any:
         """Return an agent's info, in which actions that only the wider space has are illegal."""
-        space, mask = self._space_of(agent), info.get(MASK)
+        space, mask = self._space_of(agent), (info or {}).get(MASK)
         if mask is None or not isinstance(space, spaces.Discrete) or len(mask) == space.n:
             return info
         return {**info, MASK: np.pad(mask, (0, int(space.n) - len(mask)))}
@@ -206,9 +216,10 @@ class _MaskInInfoParallel(BaseParallelWrapper):
         return observations, rewards, terminations, truncations, infos
 
     def _separate_masks(self, observations: Mapping[str, Any], infos: Mapping[str, Any]) -> tuple[Any, Any]:
-        masks = {agent: {MASK: observation[MASK]} for agent, observation in observations.items()}
-        without = {agent: observation[OBSERVATION] for agent, observation in observations.items()}
-        return without, {agent: {**infos.get(agent, {}), **masks.get(agent, {})} for agent in {**infos, **masks}}
+        given = {agent: observation for agent, observation in observations.items() if observation is not None}
+        masks = {agent: {MASK: observation[MASK]} for agent, observation in given.items()}
+        without = {agent: observation[OBSERVATION] for agent, observation in given.items()}
+        return without, {agent: {**(infos.get(agent) or {}), **masks.get(agent, {})} for agent in {**infos, **masks}}
 
 
 class BlackDeath(BaseParallelWrapper):
@@ -231,7 +242,7 @@ class BlackDeath(BaseParallelWrapper):
         observations, infos = self.env.reset(seed=seed, options=options)
         self._living, self._ends = list(self.env.agents), {}
         self.agents = list(self._living)
-        self._masked = {agent: len(info[MASK]) for agent, info in infos.items() if MASK in info}
+        self._masked = {agent: len(info[MASK]) for agent, info in infos.items() if MASK in (info or ())}
         return observations, infos
 
     def step(self, actions: Mapping[str, Any]) -> _Stepped:
@@ -282,6 +293,7 @@ class NamedAgents(BaseParallelWrapper):
     def __init__(self, env: Any) -> None:
         super().__init__(env)
         self._own: dict[str, Any] = {}
+        self._names(getattr(env, "possible_agents", ()))
 
     @property
     def possible_agents(self) -> list[str]:
