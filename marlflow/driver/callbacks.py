@@ -42,6 +42,8 @@ log = logging.getLogger("marlflow")
 # Floats end at 1.8e308, and trackers take nothing else.
 _TOO_LARGE: Final = 10**308
 
+_SECTION: Final = "callbacks."
+
 MOST_FAILURES_IN_A_ROW: Final = 5
 """If a method of a callback raises this often in a row, the callback is not called again before the run's end."""
 
@@ -58,12 +60,18 @@ class _Called:
     state: str = "{}"
 
     @property
+    def has_metrics(self) -> bool:
+        return self.file is None and self.path.startswith(_SECTION)
+
+    @property
     def is_off(self) -> bool:
         return self.file is None and max(self.failures.values(), default=0) >= MOST_FAILURES_IN_A_ROW
 
 
 class Callbacks(Service):
     """Calls marlflow's `own` sinks by file, then `log.sinks`, then `callbacks`, each in their order.
+
+    Reports come to `callbacks` first.
 
     `failed` receives a fault for each exception. `stop_reason` is the first reason to stop the run; None before.
     """
@@ -116,10 +124,11 @@ class Callbacks(Service):
             self._call(each, "played", RoundEvent(self._metrics.env_steps, returns, updates))
 
     def reported(self, report: Report) -> None:
-        """Pass on a report."""
-        for each in self._all:
+        """Pass on a report, to sinks last: it gets the numbers that each callback has after it."""
+        for each in sorted(self._all, key=lambda each: not each.has_metrics):
             # marlflow's own sinks change nothing; others get a copy, so that their changes stay with them.
             self._call(each, "reported", report if each.file is not None else copy.deepcopy(report))
+            self._add_metrics_of(each, report)
 
     def evaluated(self, evaluation: EvaluationEvent) -> None:
         """Pass on an evaluation."""
@@ -156,17 +165,17 @@ class Callbacks(Service):
         return changes
 
     def add_metrics(self, report: Report) -> None:
-        found = {}
         for each in self._all:
-            section, _, name = each.path.partition(".")
-            if section == "callbacks" and each.file is None and not each.is_off:
-                try:
-                    found[name] = _numbers(each.callback.metrics())
-                    each.failures["metrics"] = 0
-                except Exception as error:  # noqa: BLE001  a callback ends no run
-                    self._fail(each, "metrics", error)
-        if any(found.values()):
-            report["callbacks"] = {name: numbers for name, numbers in found.items() if numbers}
+            self._add_metrics_of(each, report)
+
+    def _add_metrics_of(self, each: _Called, report: Report) -> None:
+        if each.has_metrics and not each.is_off:
+            try:
+                if numbers := _numbers(each.callback.metrics()):
+                    report["callbacks"] = {**report.get("callbacks", {}), each.path.removeprefix(_SECTION): numbers}
+                each.failures["metrics"] = 0
+            except Exception as error:  # noqa: BLE001  a callback ends no run
+                self._fail(each, "metrics", error)
 
     def state(self) -> Tree:
         # A callback that fails keeps its last state.

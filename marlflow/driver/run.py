@@ -128,6 +128,9 @@ class Run:
         new_report = self._metrics.without_old_evaluations(self.last)
         self._metrics.reported(self._made.clock.training_s)
         self.reporting.report(new_report)
+        # With what callbacks made of the report.
+        if "callbacks" in new_report:
+            self.last["callbacks"] = new_report["callbacks"]
 
     def report_failure(self) -> None:
         """Report the totals after a stage has failed, if there are any."""

@@ -244,10 +244,10 @@ def test_reports_have_the_metrics_of_callbacks_also_after_a_resume(tmp_path: Pat
     mf.resume(counted(), tmp_path / "parts")
     whole, parts = ([one["callbacks"] for one in reports(tmp_path / where)] for where in ("whole", "parts"))
     assert whole == [
-        {"counter": {"seen": seen, "half": seen / 2, "later": None if seen < 2 else 1.0}} for seen in range(4)
+        {"counter": {"seen": seen, "half": seen / 2, "later": None if seen < 2 else 1.0}} for seen in range(1, 5)
     ]
     # The first part also ends with a report.
-    assert [one["counter"]["seen"] for one in parts] == [0, 1, 2, 3]
+    assert [one["counter"]["seen"] for one in parts] == [1, 2, 3, 4]
     assert list(reports(tmp_path / "whole")[0])[-1] == "callbacks"
 
 
