@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 
 from marlflow.base.info_columns import COST, USUAL
 from marlflow.base.sentences import meant
@@ -122,6 +123,13 @@ def _callback_problems(experiment: Experiment, name: str, figure: str) -> Iterat
         yield f"there is no callback {name!r}{meant(name, known, 'the callbacks are')}"
     elif getattr(known[name].metrics, "__func__", None) is Callback.metrics:
         yield f"callback {name!r} has no figures; its class gives some with metrics()"
+    else:
+        figures: list[str] = []
+        # Before `began` it may know none, and fail; what is no name is a fault of the run.
+        with suppress(Exception):
+            figures = [one for one in known[name].metrics() if "." not in one]
+        if figures and figure not in figures:
+            yield f"callback {name!r} has no figure {figure!r}{meant(figure, figures, 'it has')}"
 
 
 def _infos_problems(experiment: Experiment, name: str) -> Iterator[str]:

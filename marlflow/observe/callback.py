@@ -148,8 +148,8 @@ class Callback:
     def metrics(self) -> Mapping[str, float | None]:
         """Return numbers by name, which reports have as `callbacks.<name of the callback>.<name>`; None: not known yet.
 
-        Called for each report, and also between reports, so it should change nothing. Only of `callbacks`, not of
-        `log.sinks`.
+        Called for each report, after `reported`, and also between reports, so it should change nothing. Only of
+        `callbacks`, not of `log.sinks`.
         """
         return {}
 

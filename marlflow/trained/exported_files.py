@@ -76,7 +76,10 @@ def _onnx(portable: PortableActor, program: Any, file: Path) -> Session:
                 verbose=False,
             )
     except torch.onnx.OnnxExporterError as error:
-        reason = str(error.__cause__ or error).strip().splitlines()[0]
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        reason = str(cause).strip().splitlines()[0]
         raise MarlflowError(f"the network cannot be converted to ONNX, but perhaps to format=pt2: {reason}") from error
     for value in (*converted.model.graph.inputs, *converted.model.graph.outputs):
         # Named by a number otherwise.

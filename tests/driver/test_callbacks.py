@@ -265,6 +265,7 @@ def test_metrics_of_a_callback_can_stop_a_run_choose_its_best_checkpoint_and_be_
     ("goal", "problem"),
     [
         ("callbacks.cuonter.seen", "there is no callback 'cuonter'; did you mean 'counter'?"),
+        ("callbacks.counter.seem", "callback 'counter' has no figure 'seem'; did you mean 'seen'?"),
         ("callbacks.counter", "a figure of a callback is callbacks.<name>.<figure>"),
         ("callbacks.listener.seen", r"callback 'listener' has no figures; its class gives some with metrics\(\)"),
     ],
@@ -275,6 +276,29 @@ def test_a_goal_of_a_callback_that_has_none_is_refused(goal: str, problem: str, 
         mf.train(replace(run(callbacks), objective=goal), tmp_path)
     with pytest.raises(mf.ConfigInvalid, match=f"callbacks.early.metric {goal}: {problem}"):
         mf.train(run({**callbacks, "early": mf.EarlyStop(goal)}), tmp_path)
+
+
+class BestEvaluation(mf.Callback):
+    """Gives the highest evaluation in the reports."""
+
+    best: float | None = None
+
+    def reported(self, record: mf.Report) -> None:
+        found = [self.best, record["policies"]["hunters"]["eval_return_mean"]]
+        self.best = max((value for value in found if value is not None), default=None)
+
+    def metrics(self) -> Mapping[str, float | None]:
+        return {"best": self.best}
+
+
+def test_the_objective_of_a_callback_has_seen_the_last_report(tmp_path: Path) -> None:
+    wanted = replace(run({"evaluations": BestEvaluation()}), objective="callbacks.evaluations.best")
+    result = mf.train(wanted, tmp_path)
+    evaluated = [one["policies"]["hunters"]["eval_return_mean"] for one in reports(tmp_path)]
+    highest = [max((v for v in evaluated[: n + 1] if v is not None), default=None) for n in range(len(evaluated))]
+    assert evaluated[-1] is not None
+    assert result.objective == highest[-1]
+    assert [one["callbacks"]["evaluations"]["best"] for one in reports(tmp_path)] == highest
 
 
 def test_a_goal_may_be_of_a_policy_with_dots_in_its_name(tmp_path: Path) -> None:
