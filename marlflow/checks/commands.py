@@ -54,8 +54,17 @@ def check(
     return checked
 
 
+def _refuse_others(experiment: object) -> None:
+    if not isinstance(experiment, Experiment | None):
+        raise ConfigInvalid([f"{experiment!r} is not an Experiment; write Experiment(env=Env(...), ...)"])
+
+
 def machines_of(experiment: Experiment | None) -> Machines | None:
-    """Return the hardware of this machine or of the Ray cluster joined; None if not known yet."""
+    """Return the hardware of this machine or of the Ray cluster joined; None if not known yet.
+
+    Raises ConfigInvalid for what is no experiment.
+    """
+    _refuse_others(experiment)
     # A runtime of another type is refused by its check.
     if experiment is None or not isinstance(experiment.runtime, RuntimeConfig):
         return None
@@ -64,6 +73,7 @@ def machines_of(experiment: Experiment | None) -> Machines | None:
 
 def machines_to_plan_for(experiment: Experiment | None) -> Machines | None:
     """Return `machines_of`, but connect briefly to the cluster that it joins; imports Ray only for that."""
+    _refuse_others(experiment)
     if experiment is None or not isinstance(experiment.runtime, RuntimeConfig):
         return None
     if (address := cluster_address(experiment.runtime)) is None:

@@ -332,7 +332,8 @@ def _misfit(value: Any, hint: Any, path: str, problems: list[str]) -> Any:
 
 
 def _misfitting(value: Any, hint: Any, path: str) -> str:
-    return f"{path} must be {described(hint)}, not {value!r}"
+    of_class = f"; write {value.__name__}(...)" if isinstance(value, type) else ""
+    return f"{path} must be {described(hint)}, not {value!r}{of_class}"
 
 
 _WORDS: Mapping[Any, str] = {

@@ -384,13 +384,10 @@ class Experiment:
         return "default_policy" if section is None else f"{section}.{name}"
 
 
-def other_kinds(env: Any, policies: Any, default_policy: Any, mapping: Any, league: Any) -> Iterator[str]:
-    """Yield a problem for each part that has another type."""
-    if isinstance(env, str) or callable(env):
-        argument = repr(env) if isinstance(env, str) else getattr(env, "__name__", "factory")
-        yield f"env is {env!r}, not an Env; write Env({argument})"
-    elif not isinstance(env, Env):
-        yield f"env is {env!r}, not an Env; write Env(factory, arguments)"
+def _other_policies(policies: Any, default_policy: Any) -> Iterator[str]:
+    if not isinstance(policies, Mapping):
+        yield f"policies is {policies!r}, where policies by id are wanted, such as {{'hunters': Policy(PPO())}}"
+        policies = {}
     everybody = {f"policies[{name!r}]": policy for name, policy in policies.items()}
     for where, policy in {**everybody, "default_policy": default_policy}.items():
         if not isinstance(policy, Policy):
@@ -401,6 +398,16 @@ def other_kinds(env: Any, policies: Any, default_policy: Any, mapping: Any, leag
             if isinstance(value, str | type):
                 expression = _constructor_call(part, value)
                 yield f"{where}.{part} is {_shown(value)}, where an object is wanted; write Policy({part}={expression})"
+
+
+def other_kinds(env: Any, policies: Any, default_policy: Any, mapping: Any, league: Any) -> Iterator[str]:
+    """Yield a problem for each part that has another type."""
+    if isinstance(env, str) or callable(env):
+        argument = repr(env) if isinstance(env, str) else getattr(env, "__name__", "factory")
+        yield f"env is {env!r}, not an Env; write Env({argument})"
+    elif not isinstance(env, Env):
+        yield f"env is {env!r}, not an Env; write Env(factory, arguments)"
+    yield from _other_policies(policies, default_policy)
     rules = isinstance(mapping, Sequence) and all(isinstance(rule, Rule) for rule in mapping)
     if isinstance(mapping, type) or not (mapping is None or rules or callable(mapping)):
         yield (

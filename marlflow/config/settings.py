@@ -50,14 +50,22 @@ def setting_problems(value: Any, path: str = "") -> Iterator[Problem | str]:
         if key in _BY_NAME:
             yield from _BY_NAME[key](value, path)
             continue
-        where = _joined(path, _WRITTEN_AS.get(key, field.name))
+        where, hint = _joined(path, _WRITTEN_AS.get(key, field.name)), hints.get(field.name, Any)
+        if isinstance(hint, type) and is_dataclass(hint) and not isinstance(value_found, hint):
+            yield Problem(f"{where} is {value_found!r}, not {_call_of(hint)}", kind=ProblemKind.WRONG_TYPE)
+            continue
         problems: list[str] = []
-        fitted = fit(value_found, Any if key in _OF_ANY_TYPE else hints.get(field.name, Any), where, problems)
+        fitted = fit(value_found, Any if key in _OF_ANY_TYPE else hint, where, problems)
         if not problems and is_dataclass(fitted) and isinstance(value_found, Mapping):
             problems.append(f"{where} must be a {type(fitted).__name__}, not {value_found!r}")
         yield from (Problem(problem, kind=ProblemKind.WRONG_TYPE) for problem in problems)
         if not problems and fitted is not LEFT:
             yield from _value_problems(value_found, where, range_of(kind, field.name))
+
+
+def _call_of(kind: type) -> str:
+    article, (first, *others) = "an" if kind.__name__[0] in "AEIOU" else "a", fields(kind)
+    return f"{article} {kind.__name__}; write {kind.__name__}({first.name}=...{', ...' * bool(others)})"
 
 
 def schedules_out_of_range(schedule: Schedule, path: str, allowed: Range) -> Iterator[str]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import gymnasium
@@ -300,3 +301,27 @@ def test_costs_are_looked_for_in_the_first_env_step(costs: Any, problem: str | N
 
 def test_a_policy_of_python_without_an_algorithm_is_ppo() -> None:
     assert ready(small_run(policies={"cart": mf.Policy()}, mapping=None)).spec.policies["cart"].algorithm.name == "ppo"
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"stop": 1000}, r"stop is 1000, not a Stop; write Stop\(env_steps=..., ...\)"),
+        ({"stop": {"env_steps": 1000}}, r"stop is {'env_steps': 1000}, not a Stop"),
+        ({"runtime": "inline"}, r"runtime is 'inline', not a RuntimeConfig; write RuntimeConfig\(name=..., ...\)"),
+        ({"evaluation": False}, r"evaluation is False, not an Evaluation; write Evaluation\("),
+        ({"callbacks": {"c": mf.EarlyStop}}, r"callbacks.c must be Callback or null, .*; write EarlyStop\(...\)"),
+        ({"policies": None}, "policies is None, where policies by id are wanted"),
+    ],
+)
+def test_what_python_makes_of_another_kind_is_refused_with_what_to_write(
+    settings: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(mf.ConfigInvalid, match=problem):
+        check(replace(small_run(), **settings))
+
+
+@pytest.mark.parametrize("command", [mf.train, mf.plan])
+def test_what_is_no_experiment_is_refused(command: Callable[[Any], Any]) -> None:
+    with pytest.raises(mf.ConfigInvalid, match=r"'simple_tag' is not an Experiment; write Experiment\("):
+        command("simple_tag")
