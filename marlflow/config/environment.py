@@ -40,7 +40,9 @@ NOT_REPRODUCIBLE = (
 
 def environment_maker(env: Env) -> EnvMaker:
     """Return a picklable function that makes one environment."""
-    return EnvMaker(env.factory, dict(env.arguments), tuple(env.wrappers), _name(env.factory), env.batched)
+    # Names of wrappers were replaced when `env` was made.
+    wrappers: tuple[Any, ...] = tuple(env.wrappers)
+    return EnvMaker(env.factory, dict(env.arguments), wrappers, _name(env.factory), env.batched)
 
 
 def environment_name(env: Env) -> str:

@@ -50,12 +50,13 @@ class Env:
 
     `factory` is a callable, an import path, an id of PettingZoo such as "butterfly/pistonball-v6", or the name of a
     shipped environment: Env("simple_tag", {"num_good": 2}). For a name, the given arguments replace its defaults, and
-    the given wrappers go around its own. Raises ConfigInvalid for an unknown name.
+    the given wrappers go around its own. A wrapper is a function, or the name of a shipped one: "last_action". Raises
+    ConfigInvalid for an unknown name.
     """
 
     factory: Callable[..., Any] | str  #: makes one environment
     arguments: Mapping[str, Any] = field(default_factory=dict)  #: arguments of the factory, by name
-    wrappers: Sequence[Callable[[Any], Any]] = ()  #: applied in order, the first innermost
+    wrappers: Sequence[Callable[[Any], Any] | str] = ()  #: applied in order, the first innermost
     num_envs: Annotated[int, Range(1, 10**6)] = _UnsetNumEnvs(16)  #: environments that run at once, over all workers
     #: time limit of a step or reset, in seconds; None: none
     step_timeout_s: Annotated[float, Range(0.001, 1e6, unit=" seconds")] | None = None
@@ -65,6 +66,10 @@ class Env:
     def __post_init__(self) -> None:
         is_set = not isinstance(self.num_envs, _UnsetNumEnvs)
         values: dict[str, Any] = {"num_envs": self.num_envs if is_set else int(self.num_envs)}
+        if any(isinstance(wrapper, str) for wrapper in self.wrappers):
+            from marlflow.config.named_environments import named_wrappers  # late: it imports this module
+
+            values |= {"wrappers": named_wrappers(self.wrappers)}
         if isinstance(self.factory, str) and "/" in self.factory:
             values |= {"factory": PETTINGZOO, "arguments": {"id": self.factory, **self.arguments}}
         # A name without a dot is that of a shipped environment; an import path always has one.
@@ -73,7 +78,7 @@ class Env:
 
             shipped = named_environment(self.factory, self.arguments)
             values |= {"factory": shipped.factory, "arguments": shipped.arguments}
-            values |= {"wrappers": (*shipped.wrappers, *self.wrappers)}
+            values |= {"wrappers": (*shipped.wrappers, *values.get("wrappers", self.wrappers))}
             values |= {} if is_set else {"num_envs": shipped.num_envs}
         self.__dict__.update(values)  # not by assignment, because the class is frozen
 

@@ -5,7 +5,7 @@ Apart from `environment`: it reads YAML, which a process that plays a finished r
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -71,6 +71,22 @@ def settings_of_named(name: str, instead: str = "") -> dict[str, Any]:
         hint = "" if "did you mean" in question else instead
         raise ConfigInvalid([f"there is no environment {name!r}{question}{hint}"])
     return _values(name)
+
+
+def named_wrappers(wrappers: Sequence[Callable[[Any], Any] | str]) -> tuple[Callable[[Any], Any], ...]:
+    """Return `wrappers`, with what each name of a shipped one stands for; raises ConfigInvalid for other names."""
+    found: list[Callable[[Any], Any]] = []
+    known, problems = names("wrappers"), list[str]()
+    for wrapper in wrappers:
+        if not isinstance(wrapper, str):
+            found.append(wrapper)
+        elif wrapper in known:
+            found += wrappers_of(OmegaConf.to_container(OmegaConf.create(text_of(f"wrappers/{wrapper}"))), problems)
+        else:
+            problems.append(f"there is no wrapper {wrapper!r}{meant(wrapper, known, 'there are')}")
+    if problems:
+        raise ConfigInvalid(problems)
+    return tuple(found)
 
 
 def misspelled_settings(name: str, given: Iterable[str], known: Collection[str]) -> Iterator[str]:

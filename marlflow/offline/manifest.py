@@ -56,7 +56,7 @@ class Manifest:
 
 
 def environment_described(
-    factory: Callable[..., Any] | str, arguments: Mapping[str, Any], wrappers: Sequence[Callable[[Any], Any]]
+    factory: Callable[..., Any] | str, arguments: Mapping[str, Any], wrappers: Sequence[object]
 ) -> RecordedEnvironment:
     """Describe as JSON data how to make an environment."""
     path = factory if isinstance(factory, str) else _path(factory)

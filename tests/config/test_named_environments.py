@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -110,3 +111,20 @@ def test_the_page_on_environments_has_the_groups_of_each() -> None:
         env = experiment_of(f"env={name}").env
         with opened(environment_maker(env), env) as adapter:
             assert Counter(map(group, adapter.agents)) == groups, name
+
+
+def test_wrappers_of_the_shipped_groups_have_names() -> None:
+    env = mf.Env("simple_tag", wrappers=["padding", outermost])
+    *padding, last = env.wrappers
+    assert [wrapper.name.rpartition(".")[2] for wrapper in padding] == ["pad_observations", "pad_actions"]
+    assert last is outermost
+    assert mf.Env(outermost, wrappers=["padding"]).wrappers == tuple(padding)
+
+
+def outermost(env: Any) -> Any:
+    return env
+
+
+def test_a_wrapper_that_does_not_exist_is_named() -> None:
+    with pytest.raises(mf.ConfigInvalid, match=r"there is no wrapper 'pading'; did you mean 'padding'\?"):
+        mf.Env("simple_tag", wrappers=["pading"])
