@@ -215,7 +215,7 @@ def _spread(spread: Spread, decimals: int) -> str:
 def _amount(value: float, decimals: int) -> str:
     text = f"{value:,.{decimals}f}"
     # Rounding makes 0 of small amounts, with a minus before it of negative ones.
-    return text if text.strip("-0.,") else f"{value:.2g}"
+    return text if text.strip("-0.,") else f"{value + 0.0:.2g}"
 
 
 # -- verdict ----------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 
 from marlflow.base.info_columns import COST, USUAL
-from marlflow.base.sentences import meant
+from marlflow.base.sentences import meant, nearest
 from marlflow.config.experiment import Experiment, LearnerConfig, Policy
 from marlflow.config.policy_assignment import learners_of
 from marlflow.observe.callback import Callback
@@ -125,11 +125,11 @@ def _callback_problems(experiment: Experiment, name: str, figure: str) -> Iterat
         yield f"callback {name!r} has no figures; its class gives some with metrics()"
     else:
         figures: list[str] = []
-        # Before `began` it may know none, and fail; what is no name is a fault of the run.
+        # Before `began` it may know some or none, and fail; what is no name is a fault of the run.
         with suppress(Exception):
             figures = [one for one in known[name].metrics() if "." not in one]
-        if figures and figure not in figures:
-            yield f"callback {name!r} has no figure {figure!r}{meant(figure, figures, 'it has')}"
+        if figure not in figures and (close := nearest(figure, figures)) is not None:
+            yield f"callback {name!r} has no figure {figure!r}; did you mean {close!r}?"
 
 
 def _infos_problems(experiment: Experiment, name: str) -> Iterator[str]:

@@ -80,7 +80,7 @@ def torch_step(optimizer: torch.optim.Optimizer) -> OptimizerStep | None:
 
 
 def initial_state(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> Mapping[str, torch.Tensor] | None:
-    """Return the state with which `torch_step` takes the first step as torch does, which makes none before; or None."""
+    """Return a state of zeros from which `torch_step` takes torch's first step; None if there is no such state."""
     settings = optimizer.param_groups[0]
     if isinstance(optimizer, torch.optim.SGD):
         if settings["momentum"] and settings["dampening"]:

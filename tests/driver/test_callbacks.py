@@ -278,6 +278,23 @@ def test_a_goal_of_a_callback_that_has_none_is_refused(goal: str, problem: str, 
         mf.train(run({**callbacks, "early": mf.EarlyStop(goal)}), tmp_path)
 
 
+class Late(mf.Callback):
+    """Knows its figures when the run begins."""
+
+    figures: Mapping[str, float | None] = {"copies": 0.0}
+
+    def began(self, info: mf.RunInfo) -> None:
+        self.figures = {"copies": 0.0, "score/hunters": 7.0}
+
+    def metrics(self) -> Mapping[str, float | None]:
+        return self.figures
+
+
+def test_a_goal_may_be_a_figure_that_a_callback_has_only_after_its_beginning(tmp_path: Path) -> None:
+    result = mf.train(replace(run({"late": Late()}), objective="callbacks.late.score/hunters"), tmp_path)
+    assert result.objective == 7.0
+
+
 class BestEvaluation(mf.Callback):
     """Gives the highest evaluation in the reports."""
 

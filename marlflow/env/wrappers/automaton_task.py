@@ -260,7 +260,7 @@ class AutomatonTask(BaseParallelWrapper):
         self._last = dict(observations), dict(infos)
         rewards, terminations, truncations = dict(rewards), dict(terminations), dict(truncations)
         for agent in before:
-            if agent in self._views:
+            if agent in self._views and (agent in observations or agent in rewards):
                 own = rewards.get(agent, 0.0) if self._rules.keep_reward else 0.0
                 # An agent that ends may have no last observation, of which there are no labels then.
                 seen = observations.get(agent)
