@@ -66,6 +66,8 @@ class Env:
     def __post_init__(self) -> None:
         is_set = not isinstance(self.num_envs, _UnsetNumEnvs)
         values: dict[str, Any] = {"num_envs": self.num_envs if is_set else int(self.num_envs)}
+        if isinstance(self.wrappers, str) or not isinstance(self.wrappers, Sequence):
+            raise ConfigInvalid([f"wrappers is {self.wrappers!r}, not a list of functions and names"])
         if any(isinstance(wrapper, str) for wrapper in self.wrappers):
             from marlflow.config.named_environments import named_wrappers  # late: it imports this module
 

@@ -125,6 +125,12 @@ def outermost(env: Any) -> Any:
     return env
 
 
+@pytest.mark.parametrize("wrappers", ["padding", None, {"padding": outermost}])
+def test_what_is_no_list_of_wrappers_is_refused(wrappers: Any) -> None:
+    with pytest.raises(mf.ConfigInvalid, match=r"^wrappers is .*, not a list of functions and names$"):
+        mf.Env("simple_tag", wrappers=wrappers)
+
+
 def test_a_wrapper_that_does_not_exist_is_named() -> None:
     with pytest.raises(mf.ConfigInvalid, match=r"there is no wrapper 'pading'; did you mean 'padding'\?"):
         mf.Env("simple_tag", wrappers=["pading"])
