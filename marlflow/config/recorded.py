@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import chdir, contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -47,6 +47,16 @@ def record(experiment: Experiment) -> dict[str, str]:
     about = {"format": FORMAT, "started_in": str(Path.cwd()), "lost": list(description.lost)}
     signature = signature_of(_signed_content(text, about))
     return {EXPERIMENT: text, RUN: json.dumps({**about, "signature": signature}, indent=1) + "\n"}
+
+
+def unrecorded(experiment: Experiment) -> list[str]:
+    """Return why the record of `experiment` will not be enough to act with its policies; empty if it will be."""
+    return list(_needed(describe(_as_configured(experiment)).lost))
+
+
+def _needed(lost: Iterable[str]) -> Iterator[str]:
+    kept = (one for one in lost if f".algorithm.{EXTRA_LOSSES}." not in one)
+    return (one for one in kept if not one.startswith(_ONLY_TRAINING))
 
 
 def _as_configured(experiment: Experiment) -> Experiment:
@@ -126,8 +136,7 @@ def recorded_experiment(
         if found := untrusted(needed, trust):
             remedy = f"give trust={listed(found, _QUOTE)}, on the command line --trust"
             raise ConfigInvalid([refusal(f"{run_dir} {UNSIGNED}", found, remedy)])
-    needed_but_lost = (one for one in recorded.lost if f".algorithm.{EXTRA_LOSSES}." not in one)
-    if lost := [one for one in needed_but_lost if not one.startswith(_ONLY_TRAINING) and is_needed(one, env)]:
+    if lost := [one for one in _needed(recorded.lost) if is_needed(one, env)]:
         reason = f"{'; '.join(lost)}; write it in a module, or {_ASKED}"
         raise ConfigInvalid([f"the experiment of {run_dir} cannot be built from its {EXPERIMENT}: {reason}"])
     check_modules(needed, recorded.started_in)

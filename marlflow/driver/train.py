@@ -22,7 +22,7 @@ from marlflow.config.description import changes, plain
 from marlflow.config.experiment import Experiment, RuntimeConfig
 from marlflow.config.folders import check_resumed, existing_run_problems, folder_problems, new_folder
 from marlflow.config.placement import cluster_address, cluster_setting
-from marlflow.config.recorded import record
+from marlflow.config.recorded import record, unrecorded
 from marlflow.config.settings import changeable_settings
 from marlflow.driver.checkpointing import check_identity, only_process_in, saved_at
 from marlflow.driver.graceful_shutdown import REASONS, GracefulShutdown
@@ -254,6 +254,8 @@ def _start_notices(checked: CheckedExperiment) -> Iterator[str]:
     yield from _exposed(checked.experiment.runtime)
     yield from _rounds_too_long(checked)
     yield from checked.remarks
+    if lost := unrecorded(checked.experiment):
+        yield f"marlflow evaluate, play and export cannot make this run again: {'; '.join(lost)}; write it in a module"
 
 
 def _changed(experiment: str, recorded: Path) -> Iterator[str]:

@@ -19,6 +19,7 @@ from safetensors.numpy import load_file
 
 import marlflow as mf
 from marlflow.driver.run_metrics import FAULTS
+from marlflow.env.games import cartpole_team
 from marlflow.observe.report import RolloutMetrics
 from marlflow.observe.trace_events import TRACE, read_trace
 from marlflow.runs.run_state import run_state
@@ -390,3 +391,17 @@ def test_a_run_of_less_than_a_round_is_told_how_long_it_will_be(
     mf.train(small_run(stop=mf.Stop(env_steps=5), log=mf.Log(console="plain", tensorboard=False)), tmp_path)
     text = capsys.readouterr().out
     assert "and the least that a run takes; lower rollouts.fragment_env_steps for stop.env_steps=5" in text
+
+
+@pytest.mark.parametrize("is_local", [False, True])
+def test_a_run_that_cannot_be_made_from_its_record_says_so_at_its_start(
+    is_local: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def local(**arguments: Any) -> Any:
+        return cartpole_team.parallel_env(**arguments)
+
+    experiment = small_run(env_steps=80, log=mf.Log(console="plain", tensorboard=False))
+    env = replace(experiment.env, factory=local, arguments={}) if is_local else experiment.env
+    mf.train(replace(experiment, env=env), tmp_path)
+    said = "marlflow evaluate, play and export cannot make this run again: env is "
+    assert (said in capsys.readouterr().out) == is_local
