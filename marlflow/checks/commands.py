@@ -54,8 +54,9 @@ def check(
     return checked
 
 
-def _refuse_others(experiment: object) -> None:
-    if not isinstance(experiment, Experiment | None):
+def refuse_others(experiment: object) -> None:
+    """Raise ConfigInvalid for what is no experiment."""
+    if not isinstance(experiment, Experiment):
         raise ConfigInvalid([f"{experiment!r} is not an Experiment; write Experiment(env=Env(...), ...)"])
 
 
@@ -64,7 +65,8 @@ def machines_of(experiment: Experiment | None) -> Machines | None:
 
     Raises ConfigInvalid for what is no experiment.
     """
-    _refuse_others(experiment)
+    if experiment is not None:
+        refuse_others(experiment)
     # A runtime of another type is refused by its check.
     if experiment is None or not isinstance(experiment.runtime, RuntimeConfig):
         return None
@@ -73,7 +75,8 @@ def machines_of(experiment: Experiment | None) -> Machines | None:
 
 def machines_to_plan_for(experiment: Experiment | None) -> Machines | None:
     """Return `machines_of`, but connect briefly to the cluster that it joins; imports Ray only for that."""
-    _refuse_others(experiment)
+    if experiment is not None:
+        refuse_others(experiment)
     if experiment is None or not isinstance(experiment.runtime, RuntimeConfig):
         return None
     if (address := cluster_address(experiment.runtime)) is None:

@@ -16,7 +16,7 @@ from typing import Any
 from marlflow.base.errors import ConfigInvalid, MarlflowError, MatchmakerFailed, RuntimeFailed, StageFailed
 from marlflow.base.files import replacing
 from marlflow.base.public_names import with_current_names
-from marlflow.checks.commands import check, machines_of, runtime_of
+from marlflow.checks.commands import check, machines_of, refuse_others, runtime_of
 from marlflow.config.checked import CheckedExperiment
 from marlflow.config.description import changes, plain
 from marlflow.config.experiment import Experiment, RuntimeConfig
@@ -108,6 +108,7 @@ def resume(experiment: Experiment, run_dir: Path | str, *, files: Mapping[str, s
     `experiment` may have other stop conditions, placement and number of workers. `files` are written once everything is
     restored. Raises CheckpointUnusable without a valid checkpoint, or with every other difference.
     """
+    refuse_others(experiment)
     folder = Path(run_dir)
     if not folder.is_dir():
         raise ConfigInvalid([f"there is no directory {folder}; resume needs that of a run"])

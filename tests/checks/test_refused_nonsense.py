@@ -321,7 +321,7 @@ def test_what_python_makes_of_another_kind_is_refused_with_what_to_write(
         check(replace(small_run(), **settings))
 
 
-@pytest.mark.parametrize("command", [mf.train, mf.plan])
+@pytest.mark.parametrize("command", [mf.train, mf.plan, lambda what: mf.resume(what, "runs/one")])
 def test_what_is_no_experiment_is_refused(command: Callable[[Any], Any]) -> None:
     with pytest.raises(mf.ConfigInvalid, match=r"'simple_tag' is not an Experiment; write Experiment\("):
         command("simple_tag")
