@@ -66,6 +66,10 @@ class Env:
     def __post_init__(self) -> None:
         is_set = not isinstance(self.num_envs, _UnsetNumEnvs)
         values: dict[str, Any] = {"num_envs": self.num_envs if is_set else int(self.num_envs)}
+        factory: object = self.factory
+        if not (isinstance(factory, str) or callable(factory)):
+            made = f"write Env({type(factory).__name__}, arguments)"
+            raise ConfigInvalid([f"factory is {factory!r}, which makes no environment; {made}"])
         if isinstance(self.wrappers, str) or not isinstance(self.wrappers, Sequence):
             raise ConfigInvalid([f"wrappers is {self.wrappers!r}, not a list of functions and names"])
         if any(isinstance(wrapper, str) for wrapper in self.wrappers):

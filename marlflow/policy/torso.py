@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, cast, runtime_checkable
+from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
 import numpy as np
 import torch
@@ -117,15 +117,24 @@ def build_for(layout: ObservationLayout, model: TorsoConfig, generator: torch.Ge
     Raises ConfigInvalid for a layout that `model` does not support.
     """
     if layout.form == "plain":
-        return model.build(layout.shape, generator)
+        return _built(model, layout.shape, generator)
     if isinstance(model, NestedTorsoConfig):
         return model.build_nested(layout, generator)
     if layout.form != "flat" and normalizes(model):
         raise ConfigInvalid(
             ["normalize_observations is for observations of plain numbers, not with pixels or categories among them"]
         )
-    torso, features = model.build((sum(leaf.size for leaf in layout.leaves),), generator)
+    torso, features = _built(model, (sum(leaf.size for leaf in layout.leaves),), generator)
     return (torso if layout.form == "flat" else Flattened(layout, torso)), features
+
+
+def _built(model: TorsoConfig, shape: tuple[int, ...], generator: torch.Generator) -> tuple[nn.Module, int]:
+    built: Any = model.build(shape, generator)
+    match built:
+        case (nn.Module() as torso, features):
+            return torso, features
+    returned = f"{type(model).__name__}.build() returned a {type(built).__name__}"
+    raise ConfigInvalid([f"{returned}; it returns a network and the number of its features, (network, F)"])
 
 
 @dataclass(frozen=True, slots=True)

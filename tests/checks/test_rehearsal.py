@@ -92,6 +92,14 @@ class Unbuildable:
 
 
 @dataclass(frozen=True)
+class Alone:
+    """A network that does not say how many features it makes."""
+
+    def build(self, obs_shape: tuple[int, ...], generator: torch.Generator) -> Any:
+        return nn.Linear(obs_shape[0], 8)
+
+
+@dataclass(frozen=True)
 class Late:
     """A network whose build() reads weights, unless it is only asked for its size."""
 
@@ -238,6 +246,13 @@ def test_actors_act_as_in_evaluation_and_learners_train() -> None:
     assert len({actor.outputs_of(obs).tobytes() for _ in range(20)}) == 1
     module = learner.learner().module
     assert len({module.actor.outputs(torch.from_numpy(obs), None)[0].detach().numpy().tobytes() for _ in range(20)}) > 1
+
+
+def test_a_network_without_the_number_of_its_features_is_refused() -> None:
+    (problem,) = _problems(mf.Policy(mf.PPO(), Alone()))
+    assert (
+        "Alone.build() returned a Linear; it returns a network and the number of its features, (network, F)" in problem
+    )
 
 
 def test_what_build_raises_keeps_its_own_lines_under_one_of_ours() -> None:

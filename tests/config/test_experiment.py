@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import marlflow as mf
+from marlflow.env.games.cartpole_team import CartPoleTeam
 from tests.sentences import refusals
 
 
@@ -55,3 +56,8 @@ def test_an_environments_name_is_no_env() -> None:
 
 def test_a_plain_experiment_is_one() -> None:
     assert mf.Experiment(mf.Env(dict)).policies == {}
+
+
+def test_an_environment_in_place_of_its_factory_is_refused() -> None:
+    with pytest.raises(mf.ConfigInvalid, match=r"factory is .*, which makes no environment; write Env\(CartPoleTeam, "):
+        mf.Env(CartPoleTeam())  # type: ignore[arg-type]
