@@ -167,13 +167,7 @@ def render(content: PageContent) -> str:
             content=content,
             title=" vs. ".join(names) if len(names) <= 3 else texts.count(len(content.runs), "run"),
             generator=GENERATOR,
-            notes=[
-                *content.notes,
-                *notes_on({content.title(group): group for group in content.groups}),
-                *lengths(content),
-                *grouped(content),
-                *too_few(content),
-            ],
+            notes=notes_of(content),
             differences=group_differences(content.groups),
             resamples=RESAMPLES,
             unit=RETURN[content.units],
@@ -281,6 +275,12 @@ def _ends(runs: Iterable[ReportedRun]) -> Iterator[str]:
         parts.append(texts.count(len(short), "run ended before stop.env_steps", "runs ended before stop.env_steps"))
     if parts:
         yield f"{'; '.join(parts)}. See the table of runs."
+
+
+def notes_of(content: PageContent) -> list[str]:
+    """Return all sentences on what was left out, and on limits of the comparison."""
+    titled = {content.title(group): group for group in content.groups}
+    return [*content.notes, *notes_on(titled), *lengths(content), *grouped(content), *too_few(content)]
 
 
 def notes_on(groups: Mapping[str, RunGroup]) -> Iterator[str]:

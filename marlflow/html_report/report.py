@@ -26,7 +26,7 @@ from marlflow.html_report.files import (
     table_tex,
 )
 from marlflow.html_report.groups import BY_CONFIGURATION, Grouping, tasks_of
-from marlflow.html_report.page import GENERATOR, PageContent, render, view_of
+from marlflow.html_report.page import GENERATOR, PageContent, notes_of, render, view_of
 from marlflow.html_report.results import GroupComparison, comparisons_of
 from marlflow.html_report.runs import read_runs
 
@@ -35,7 +35,7 @@ PAGE = "index.html"
 
 @dataclass(frozen=True, slots=True)
 class WrittenReport:
-    """A written report: its files, the numbers of runs and groups, and sentences on everything that was left out."""
+    """A written report: its files, the numbers of runs and groups, and the sentences on limits that the page has."""
 
     files: tuple[Path, ...]
     runs: int
@@ -99,7 +99,7 @@ def write_report(
             "report.json": json.dumps(tables, indent=1) + "\n",
         },
     )
-    return WrittenReport(written, len(runs), len(groups), content.notes, comparisons)
+    return WrittenReport(written, len(runs), len(groups), tuple(notes_of(content)), comparisons)
 
 
 def _check(out: Path) -> None:

@@ -43,14 +43,24 @@ def test_seeds_of_a_sweep_are_one_group_and_a_resumed_run_another(marlflow: Marl
     assert "env_steps=600" in said.out
 
 
+def apart(said: str) -> tuple[list[str], list[str]]:
+    """The notes, which come first, and the lines after them."""
+    lines = said.splitlines()
+    count = sum(line.startswith("note: ") for line in lines)
+    return lines[:count], lines[count:]
+
+
 def test_it_prints_final_returns_best_first_and_notes(marlflow: Marlflow, tmp_path: Path) -> None:
     write_seeds(tmp_path / "a", [[1.0], [2.0]], queue=1)
     write_seeds(tmp_path / "b", [[30.0]], queue="\x1b[31m2")
     (tmp_path / "a" / "broken" / "checkpoints").mkdir(parents=True)
-    said = marlflow("report", "a", "b")
-    assert said.out.splitlines()[:5] == [
+    notes, others = apart(marlflow("report", "a", "b").out)
+    assert notes[:2] == [
         "note: a/broken has no metrics.jsonl; a run writes it with its first report, unless log.jsonl=false was set; "
         "the run is left out",
+        "note: 3 runs do not say whether they have ended. See the table of runs.",
+    ]
+    assert others[:4] == [
         f"policy prey (policies.prey.eval_return_mean), {RETURN['mean']}, mode not recorded; final mean [range]:",
         "  queue=?[31m2  30.00  n=1",
         "  queue=1       1.50 [1.00, 2.00]  n=2",
@@ -66,7 +76,7 @@ def test_groups_and_environments_can_be_chosen(marlflow: Marlflow, tmp_path: Pat
     assert "wrote report/index.html: 4 runs in 4 groups" in lines
     lines = marlflow("report", "runs", "group_by=queue", "merge=max_cycles").out.splitlines()
     assert "wrote report/index.html: 4 runs in 2 groups" in lines
-    assert [line.split()[0] for line in lines[1:3]] == ["queue=1", "queue=2"]
+    assert [line.split()[0] for line in apart("\n".join(lines))[1][1:3]] == ["queue=1", "queue=2"]
     lines = marlflow("report", "runs", "--group-by", "queue,max_cycles", "--merge", "env").out.splitlines()
     assert "wrote report/index.html: 4 runs in 4 groups" in lines
 
@@ -76,7 +86,7 @@ def test_names_with_commas_are_told_apart(marlflow: Marlflow, tmp_path: Path) ->
         of_run = report(1000, {"prey": {**policy(1.0, 1000), "eval_mode": mode}})
         write_run(tmp_path / "runs" / str(x), [of_run], config(x=x, rate=x, env={"max_cycles": 5}))
     write_seeds(tmp_path / "runs" / "other", [[1.0]], env={"max_cycles": 6})
-    first, *_ = marlflow("report", "runs").out.splitlines()
+    first, *_ = apart(marlflow("report", "runs").out)[1]
     assert first == (
         "cartpole_team, max_cycles=5: policy prey (policies.prey.eval_return_mean), return per agent and episode, "
         "greedy: 'x=0, rate=0', 'x=1, rate=1'; sampled: 'x=2, rate=2'; final value:"

@@ -99,7 +99,7 @@ def test_a_file_that_cannot_be_used_is_noted(run: Path, tmp_path: Path, text: st
     write_evaluation(run, 2)
     (run / "evaluations" / "1.json").write_text(text, encoding="utf-8")
     (run / "evaluations" / "notes.json").write_text("mine", encoding="utf-8")
-    (note,) = write_report([run], tmp_path / "out").notes
+    note, *_ = write_report([run], tmp_path / "out").notes
     assert sentence in note
     assert note.endswith("; it is left out")
     assert {row["evaluation"] for row in rows(tmp_path / "out")} == {"2"}
