@@ -74,7 +74,7 @@ def settings_of_named(name: str, instead: str = "") -> dict[str, Any]:
 
 
 def named_wrappers(wrappers: Sequence[Callable[[Any], Any] | str]) -> tuple[Callable[[Any], Any], ...]:
-    """Return `wrappers`, with what each name of a shipped one stands for; raises ConfigInvalid for other names."""
+    """Return `wrappers` with each shipped name replaced by its functions; raises ConfigInvalid for other names."""
     found: list[Callable[[Any], Any]] = []
     known, problems = names("wrappers"), list[str]()
     for wrapper in wrappers:

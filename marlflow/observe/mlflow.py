@@ -41,7 +41,7 @@ class MlflowSink(Callback):
     def __post_init__(self) -> None:
         self._client: Any = None
         self._run_id = ""
-        # Our names by those that MLflow takes.
+        # The path of each name at MLflow.
         self._names: dict[str, str] = {}
 
     def problems(self) -> Sequence[str]:

@@ -119,7 +119,7 @@ class _LastActionParallel(_LastAction, _ObservationWrapperParallel):
     def step(self, actions: Mapping[str, Any]) -> _Stepped:
         self._last.update(actions)
         stepped = super().step(actions)
-        # An agent that comes back begins anew.
+        # An agent that comes back has not acted yet.
         self._last = {agent: action for agent, action in self._last.items() if agent in self.env.agents}
         return stepped
 
