@@ -128,7 +128,9 @@ class Callbacks(Service):
         for each in sorted(self._all, key=lambda each: not each.has_metrics):
             # marlflow's own sinks change nothing; others get a copy, so that their changes stay with them.
             self._call(each, "reported", report if each.file is not None else copy.deepcopy(report))
-            self._add_metrics_of(each, report)
+            # A failure while this report was made is counted once.
+            if not each.failures["metrics"]:
+                self._add_metrics_of(each, report)
 
     def evaluated(self, evaluation: EvaluationEvent) -> None:
         """Pass on an evaluation."""
@@ -171,8 +173,10 @@ class Callbacks(Service):
     def _add_metrics_of(self, each: _Called, report: Report) -> None:
         if each.has_metrics and not each.is_off:
             try:
-                if numbers := _numbers(each.callback.metrics()):
-                    report["callbacks"] = {**report.get("callbacks", {}), each.path.removeprefix(_SECTION): numbers}
+                numbers = {each.path.removeprefix(_SECTION): _numbers(each.callback.metrics())}
+                found = {name: of for name, of in {**report.get("callbacks", {}), **numbers}.items() if of}
+                if found or "callbacks" in report:
+                    report["callbacks"] = found
                 each.failures["metrics"] = 0
             except Exception as error:  # noqa: BLE001  a callback ends no run
                 self._fail(each, "metrics", error)

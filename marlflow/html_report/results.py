@@ -277,8 +277,7 @@ def swept_settings(comparison: GroupComparison) -> list[SweptSetting]:
     short = short_keys(list(known), [configs[0] for configs in of_groups])
     found = [_swept(rows, keys, known, short) for keys in by_values.values()]
     # Whole numbers beyond 2^53 may differ, and be the same float.
-    least = {True: 2, False: _ENOUGH_VALUES}
-    return [swept for swept in found if len(swept.values) >= least[swept.connected]]
+    return [swept for swept in found if len(swept.values) >= (2 if swept.connected else _ENOUGH_VALUES)]
 
 
 def _swept(

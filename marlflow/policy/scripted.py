@@ -77,7 +77,9 @@ class CallableActor:
         self, choose: Callable[[Array, Array | None, RowRandom], Array], choices: Sequence[int] | None = None
     ) -> None:
         self._choose = choose
-        self._choices = None if choices is None else np.array(choices)
+        self._choices = choices
+        # Where each component begins in a mask.
+        self._starts = np.cumsum([0, *(choices or ())[:-1]])
 
     def act(self, obs: Array, action_mask: Array | None, memory: Any, mode: Mode, generator: RowRandom) -> Acted:
         """Return the function's actions; raises MarlflowError for a wrong number or an illegal one."""
@@ -92,10 +94,8 @@ class CallableActor:
 
     def _is_illegal(self, action: Array, action_mask: Array) -> Array:
         rows = action.reshape(len(action), -1)
-        choices = np.array([action_mask.shape[1]]) if self._choices is None else self._choices
-        is_outside = (rows < 0) | (rows >= choices)
-        # Where each component begins in a mask.
-        at = np.where(is_outside, 0, rows) + np.cumsum([0, *choices[:-1]])
+        is_outside = (rows < 0) | (rows >= (action_mask.shape[1] if self._choices is None else self._choices))
+        at = np.where(is_outside, 0, rows) + self._starts
         illegal: Array = (is_outside | ~action_mask[np.arange(len(action))[:, None], at]).any(axis=1)
         return illegal
 

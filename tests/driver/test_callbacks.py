@@ -295,6 +295,29 @@ def test_a_goal_may_be_a_figure_that_a_callback_has_only_after_its_beginning(tmp
     assert result.objective == 7.0
 
 
+class Once(mf.Callback):
+    """Has a figure until the second report, and fails after the third."""
+
+    seen = 0
+
+    def reported(self, record: mf.Report) -> None:
+        self.seen += 1
+
+    def metrics(self) -> Mapping[str, float | None]:
+        if self.seen >= 3:
+            raise ValueError("no more")
+        return {"a": 1.0} if self.seen < 2 else {}
+
+
+def test_figures_that_are_gone_after_a_report_are_not_in_it_and_a_failure_is_counted_once(tmp_path: Path) -> None:
+    mf.train(run({"once": Once()}, env_steps=10 * ROUND, faults=mf.Faults(callbacks_failed=9)), tmp_path)
+    first, *others = [one.get("callbacks") for one in reports(tmp_path)]
+    assert first == {"once": {"a": 1.0}}
+    assert not any(others)
+    # It fails after the third report, and then once while each is made.
+    assert [one["faults"]["callbacks_failed"] for one in reports(tmp_path)][:5] == [0, 0, 0, 2, 3]
+
+
 class BestEvaluation(mf.Callback):
     """Gives the highest evaluation in the reports."""
 

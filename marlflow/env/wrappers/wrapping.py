@@ -120,7 +120,8 @@ class _LastActionParallel(_LastAction, _ObservationWrapperParallel):
         self._last.update(actions)
         stepped = super().step(actions)
         # An agent that comes back has not acted yet.
-        self._last = {agent: action for agent, action in self._last.items() if agent in self.env.agents}
+        for agent in self._last.keys() - set(self.env.agents):
+            del self._last[agent]
         return stepped
 
 
