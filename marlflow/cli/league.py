@@ -42,14 +42,14 @@ def _show(league: SavedLeague, run_dir: Path) -> None:
 
     shown = standings(league.members, league.payoffs, league.ratings, league.versions())
     title = _title(run_dir)
-    matches = sum(cell.games for cell in league.matches.cells.values())
-    basis = "" if matches else "; results are of training, exploration included"
+    matches, are_matches = league.matches.games_counted, bool(league.matches.cells)
+    basis = "" if are_matches else "; results are of training, exploration included"
     print(f"{title}  epoch {league.epoch:,}   {league.games:,} games, {matches:,} matches{basis}")
     print(standings_text(shown, league.algorithms))
     if not matches and (reason := _without_matches(run_dir, league.env_steps)):
         print(f"no ratings: {reason}")
     folder = run_dir / "league"
-    acting = league_acting(configuration(run_dir)[0], matches)
+    acting = league_acting(configuration(run_dir)[0], are_matches)
     written = ["payoffs.parquet", "payoff.png"]
     try:
         folder.mkdir(exist_ok=True)

@@ -171,7 +171,8 @@ def _tournament(
         raise ConfigInvalid([f"{checked.agents[0]!r} is the only side of this game, so it has no rival"])
     live = [name for name in checked.spec.learning if name in finished.saved.names]
     pairs = found_pairs(entrants, members or live, [RANDOM] if against is None else _several(against), sides)
-    return Tournament(sides, pairs, None, seed, list(pair_games(pairs, sides, episodes or GAMES, seed)))
+    outcome = None if (league := checked.experiment.league) is None else league.outcome
+    return Tournament(sides, pairs, None, seed, list(pair_games(pairs, sides, episodes or GAMES, seed)), outcome)
 
 
 def _spec(spec: RunSpec, tournament: Tournament, workers: int) -> RunSpec:

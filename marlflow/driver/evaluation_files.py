@@ -18,6 +18,7 @@ from marlflow.base.sentences import aligned
 from marlflow.config.target_nodes import ENV_KEYS, TARGET
 from marlflow.league.comparison import (
     CONFIDENCE,
+    ComparedGame,
     Comparison,
     Estimate,
     PolicyReturns,
@@ -75,7 +76,7 @@ def _policy_rows(evaluations: Mapping[str, EvaluationResult], units: Units) -> I
 def _pair_rows(evaluations: Mapping[str, EvaluationResult], units: Units) -> Iterator[list[str]]:
     every = [one for evaluation in evaluations.values() for one in evaluation.comparisons]
     # Wins, draws and losses are defined only in constant-sum games.
-    outcomes = any(one.results is not None and one.results.is_constant_sum for one in every)
+    outcomes = any(one.results is not None and one.results.has_winners for one in every)
     infos = _info_names(one.results for one in every if one.results is not None)
     names = list(dict.fromkeys(side for one in every for side in one.by_side))
     sides = names if len(names) > 1 else []
@@ -90,7 +91,7 @@ def _pair_rows(evaluations: Mapping[str, EvaluationResult], units: Units) -> Ite
                 continue
             found, of = one.results.estimates, one.results.returns(units)
             # Another run in the table may have games with winners, and this one none.
-            has_winners = not outcomes or one.results.is_constant_sum
+            has_winners = not outcomes or one.results.has_winners
             row = [_with_interval(found[name]) if has_winners else "-" for name in _OUTCOMES if outcomes]
             row.append(_with_interval(of.mean))
             if not outcomes:
@@ -127,10 +128,13 @@ def _notes(evaluation: EvaluationResult, run: str) -> Iterator[str]:
     for one in evaluation.comparisons:
         if one.lost:
             yield f"{run}{one.lost:,} games of {one.member} against {one.opponent} broke and are not counted"
-    if len(evaluation.games) > 1 and evaluation.distinct < len(evaluation.games) / 2:
+    # Where actions are drawn, episodes that are the same are still draws of their own.
+    draws = "sampled" in evaluation.modes.values()
+    if not draws and len(evaluation.games) > 1 and evaluation.distinct < len(evaluation.games) / 2:
         yield (
             f"{run}only {evaluation.distinct:,} of {len(evaluation.games):,} episodes differ in anything that was seen "
-            f"or done, so intervals are too narrow{_DRAWS if evaluation.mode == 'greedy' else ''}"
+            "or done: greedy policies do the same again where the environment draws the same"
+            f"{_DRAWS if evaluation.mode == 'greedy' else ''}"
         )
     if evaluation.env:
         yield f"{run}{_elsewhere(evaluation.env)}"
@@ -244,9 +248,13 @@ def as_json(evaluation: EvaluationResult, games: bool = False) -> dict[str, Any]
     if games:
         names = () if evaluation.sides is None else evaluation.sides.names
         data["games"] = [
-            {**asdict(game), "side": None if game.side is None else names[game.side]} for game in evaluation.games
+            {**_of_game(game), "side": None if game.side is None else names[game.side]} for game in evaluation.games
         ]
     return data
+
+
+def _of_game(game: ComparedGame) -> dict[str, Any]:
+    return {key: value for key, value in asdict(game).items() if key != "scores" or value is not None}
 
 
 def _returns(one: PolicyReturns) -> dict[str, Any]:
@@ -285,7 +293,7 @@ def _comparison(one: Comparison) -> dict[str, Any]:
 def _results(results: Results) -> dict[str, Any]:
     return {
         "games": results.games,
-        "constant_sum": results.is_constant_sum,
+        "constant_sum": results.has_winners,
         **{name: asdict(one) for name, one in results.estimates.items()},
         **_numbers(results),
         "infos": _info_data(results),

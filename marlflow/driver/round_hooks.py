@@ -51,10 +51,13 @@ class BetweenRounds(Service):
         self._stopped_by = ""
 
     def state(self) -> Tree:
-        return self._rounds
+        # At the end of a run, policies that were reset may wait for a request that a resumed run makes.
+        return {"rounds": self._rounds, "were_reset": self._were_reset} if self._were_reset else self._rounds
 
     def load_state(self, state: Tree) -> None:
-        self._rounds = state
+        self._rounds, self._were_reset = (
+            (state["rounds"], list(state["were_reset"])) if isinstance(state, dict) else (state, [])
+        )
 
     def before_round(self) -> Callable[[], None] | None:
         """Return what to call once nothing is in flight; None if that is not needed. Raises MatchmakerFailed."""
@@ -72,6 +75,8 @@ class BetweenRounds(Service):
 
     def _take_checkpoint(self) -> None:
         """Write a checkpoint (`driver.checkpointing` collects its files, `runs.checkpoints` writes them)."""
+        # Rounds that were in flight when the pause began have been counted since.
+        self._stopping = self._stops.reason()
         self._checkpoints.take()
         self._drains = False
         # After the checkpoint: a run that resumes from it lets the matchmaker change the population, too.
@@ -88,6 +93,7 @@ class BetweenRounds(Service):
     def _succeed(self, resets: Sequence[Reset]) -> None:
         """Reset learners, and make the changes that callbacks ask for."""
         self._drains = False
+        self._stopping = self._stops.reason()
         for reset in resets:
             self._resets.reset_learner(reset)
             # Workers drop the rows that are from before the reset.

@@ -12,6 +12,7 @@ from marlflow.base.errors import ConfigInvalid, InvalidInput, Problem
 from marlflow.base.random import episode_seed, key
 from marlflow.driver.entrants import Entrant, Entrants
 from marlflow.league.comparison import ComparedGame, Comparison, PolicyReturns, comparison, policy_returns
+from marlflow.league.payoffs import GameOutcome, scores_by
 from marlflow.league.sides import Sides
 from marlflow.policy.actor import AskedMode, EvaluationMode
 from marlflow.runs.saved_runs import MIXTURE, RANDOM
@@ -42,13 +43,17 @@ class PlannedGame:
 
 @dataclass(frozen=True, slots=True)
 class Tournament:
-    """The episodes of pairs, or of one `team` that plays all agents, with environments seeded by `seed`."""
+    """The episodes of pairs, or of one `team` that plays all agents, with environments seeded by `seed`.
+
+    `outcome` decides who wins a pair's games; without it, the returns do.
+    """
 
     sides: Sides | None
     pairs: Sequence[Pair]
     team: Entrant | None
     seed: int
     games: Sequence[PlannedGame]
+    outcome: GameOutcome | None = None
 
     @property
     def worker_seed(self) -> int:
@@ -95,10 +100,14 @@ class Tournament:
                 result.env_steps,
                 result.fingerprint,
                 {name: dict(by_agent) for name, by_agent in result.infos.items()},
+                self._scores(result),
             )
             for game in self.games
             if (result := by_number.get(game.number)) is not None
         ]
+
+    def _scores(self, result: EpisodeResult) -> Sequence[float] | None:
+        return None if self.outcome is None or self.sides is None else scores_by(self.outcome, self.sides, result)
 
     def comparisons(self, played: Sequence[ComparedGame]) -> list[Comparison]:
         """Return the results of each pair."""

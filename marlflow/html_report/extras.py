@@ -27,7 +27,7 @@ _EMBEDDED_BYTES, _ALL_EMBEDDED_BYTES = 3_000_000, 30_000_000
 
 @dataclass(frozen=True, slots=True)
 class LeagueTable:
-    """The standings of a run's league at its newest checkpoint."""
+    """The standings of a run's league at its newest checkpoint; `acting` is how members acted in the games of them."""
 
     group: RunGroup
     run: ReportedRun
@@ -35,11 +35,7 @@ class LeagueTable:
     epoch: int
     games: int
     matches: int
-
-    @property
-    def acting(self) -> str:
-        """How members acted in the games that its results are of."""
-        return league_acting(self.run.config, self.matches)
+    acting: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +69,13 @@ def leagues(groups: Sequence[RunGroup]) -> tuple[list[LeagueTable], list[str]]:
     return found, notes
 
 
-def league_acting(config: Config, matches: int) -> str:
+def league_acting(config: Config, are_matches: bool) -> str:
     """Return how members acted in the games that a league's results are of: its matches, or without any its training.
 
-    >>> league_acting({}, 0)
+    >>> league_acting({}, are_matches=False)
     'training games, exploration included'
     """
-    if not matches:
+    if not are_matches:
         return "training games, exploration included"
     acts = section(config, "league", "snapshots").get("acts")
     sampled = "matches with sampled actions, greedy ones of value-based policies"
@@ -93,8 +89,8 @@ def _league(group: RunGroup, run: ReportedRun, checkpoint: Checkpoint) -> League
 
     saved = saved_league(run.folder, checkpoint)
     shown = standings(saved.members, saved.payoffs, saved.ratings, saved.versions())
-    matches = sum(cell.games for cell in saved.matches.cells.values())
-    return LeagueTable(group, run, shown, saved.epoch, saved.games, matches)
+    acting = league_acting(run.config, bool(saved.matches.cells))
+    return LeagueTable(group, run, shown, saved.epoch, saved.games, saved.matches.games_counted, acting)
 
 
 def videos(groups: Sequence[RunGroup], out: Path) -> tuple[list[RunVideo], list[str]]:

@@ -138,7 +138,7 @@ class ComparedGame:
     """One game of `member`, on `side`, against `opponent` on all other sides; a team that plays alone has no side.
 
     `seating` has the player of each agent, and `seed` is the seed of the environment's reset. Games of equal
-    `fingerprint` had the same observations and actions.
+    `fingerprint` had the same observations and actions. `scores`, by side, say who won if the returns do not.
     """
 
     member: str
@@ -151,6 +151,7 @@ class ComparedGame:
     fingerprint: int = 0
     infos: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """By info column and agent."""
+    scores: Sequence[float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +159,8 @@ class Results:
     """Outcomes of some games for one member: `score` is its side's return, `length` the mean number of env steps.
 
     `score`, `iqm` and `median` summarize returns per agent, `team` the sums over the side's agents in each game.
-    `is_constant_sum`: the sides' returns had the same sum in all games, so that winning is what returns measure.
+    `has_winners`: the sides' returns had the same sum in all games, so that winning is what returns measure, or the
+    league's `outcome` said who won.
     `infos` are the means of info columns per agent of the side and game, over the games that have them.
     """
 
@@ -170,7 +172,7 @@ class Results:
     iqm: float
     median: float
     length: float
-    is_constant_sum: bool
+    has_winners: bool
     team: ReturnStatistics
     infos: Mapping[str, Estimate]
 
@@ -201,11 +203,12 @@ class Comparison:
 
 def results_of(sides: Sides, games: Iterable[ComparedGame]) -> Results | None:
     """Return the results of games, for the side that the member played in each; None without games."""
-    outcomes, scores, sums, of_all, lengths, of_side = [], [], [], [], [], []
+    outcomes, scores, sums, of_all, lengths, of_side, are_decided = [], [], [], [], [], [], False
     for game in games:
         assert game.side is not None, "a member plays a side"
         of_sides = side_scores(sides, game.returns)
-        outcomes.append(outcome(of_sides, game.side))
+        outcomes.append(outcome(of_sides if game.scores is None else game.scores, game.side))
+        are_decided |= game.scores is not None
         scores.append(of_sides[game.side])
         played = {agent for role in sides.of_side(game.side) for agent in sides.roles[role].agents}
         sums.append(math.fsum(value for agent, value in game.returns.items() if agent in played))
@@ -225,7 +228,7 @@ def results_of(sides: Sides, games: Iterable[ComparedGame]) -> Results | None:
         per_agent.iqm,
         per_agent.median,
         math.fsum(lengths) / len(lengths),
-        is_constant_sum(of_all),
+        are_decided or is_constant_sum(of_all),
         return_statistics(sums),
         _infos(of_side),
     )

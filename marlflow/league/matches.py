@@ -71,7 +71,7 @@ def _games_wanted(cell: ProfileCell | None, lost: int, games: int, payoff_se: fl
 
 
 class Matches:
-    """Numbers the games that are requested, and counts each exactly once, in order of number.
+    """Numbers the games that are requested, and counts each exactly once.
 
         matches.request({("main", "main@1"): 20})
         while (games := matches.due()) is not None:
@@ -127,9 +127,12 @@ class Matches:
         if evaluated.was_cut:
             self._pending.clear()
             return
+        by_profile: dict[Profile, list[EpisodeResult]] = {}
         for result in sorted(evaluated.episodes, key=lambda one: one.episode):
             if (profile := self._pending.pop(result.episode, None)) is not None:
-                self._count(profile, result)
+                by_profile.setdefault(profile, []).append(result)
+        for profile, result in _mixed(by_profile):
+            self._count(profile, result)
         self._attempts += 1
         if self._attempts == MOST_ATTEMPTS:
             for profile in self._pending.values():
@@ -163,6 +166,19 @@ class Matches:
         self.sent = MembersSent(*tree["sent"])
         self.lost = {tuple(profile): count for profile, count in tree["lost"]}
         self._pending = {}
+
+
+def _mixed(by_profile: Mapping[Profile, Sequence[EpisodeResult]]) -> list[tuple[Profile, EpisodeResult]]:
+    """Return all games, those of each profile evenly spread over them.
+
+    A rating follows the latest games most: in a row, games of one seating would favor whoever had the better seat.
+    """
+    placed = [
+        ((place + 0.5) / len(results), profile, result)
+        for profile, results in by_profile.items()
+        for place, result in enumerate(results)
+    ]
+    return [(profile, result) for _, profile, result in sorted(placed, key=lambda one: one[0])]
 
 
 async def play_matches(matchmaker: Matchmaker, workers: Workers, weights: Mapping[str, Weights]) -> tuple[Fault, ...]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from marlflow.base.arrays import Array
 from marlflow.base.sentences import aligned
-from marlflow.league.alpharank import MOST_PROFILES, alpharank, marginals
+from marlflow.league.alpharank import MOST_PROFILES, alpharank, alpharank_of_one_population, marginals
 from marlflow.league.game_statistics import NO_WINNER
 from marlflow.league.members import Members
 from marlflow.league.payoffs import Payoffs
@@ -42,10 +42,10 @@ class MetaWeights:
 def meta_weights(members: Members, payoffs: Payoffs) -> MetaWeights:
     """Return the weight of each member in the game whose payoffs are its mean returns.
 
-    If two roles are on two sides and all members can play both, members choose before seats are drawn: that is a
-    symmetric zero-sum game of return differences, and its Nash equilibrium is one distribution over all members.
-    Otherwise each role has a distribution, by a Nash equilibrium if two roles' returns have a constant sum (within
-    three standard errors) and else by alpha-rank; a member that plays several roles has the mean of its weights there.
+    If two roles are on two sides and all members can play both, members choose before seats are drawn, so that there
+    is one distribution over all members. Otherwise each role has a distribution, and a member that plays several roles
+    has the mean of its weights there. It is a Nash equilibrium if two roles' returns have a constant sum (within three
+    standard errors), and else alpha-rank.
     Members that have not played all others are left out, and `note` says so. If fewer than eight and fewer than half
     are left, there are no weights, because weights among a few members say little about the league.
     """
@@ -61,28 +61,36 @@ def meta_weights(members: Members, payoffs: Payoffs) -> MetaWeights:
 
 
 def _of_one_population(names: Sequence[str], payoffs: Payoffs) -> MetaWeights:
-    values = np.full((len(names), len(names)), np.nan)
-    np.fill_diagonal(values, 0.0)
+    # Mean returns of the row's member against the column's, which has each seat half of the time.
+    own, errors = np.full((len(names), len(names)), np.nan), np.zeros((len(names), len(names)))
+    # A member against itself gains nothing.
+    np.fill_diagonal(own, 0.0)
     place_of = {name: place for place, name in enumerate(names)}
     for one, other in {(one, other) for _, one, _, other in payoffs.pairs if one < other}:
-        first, _ = payoffs.returns((one, other))
-        second, _ = payoffs.returns((other, one))
-        # Each member has each seat half of the time; a member against itself gains nothing.
-        gain = (first[0] - first[1] + second[1] - second[0]) / 4
-        values[place_of[one], place_of[other]], values[place_of[other], place_of[one]] = gain, -gain
-    missing = np.isnan(values)
+        (first, first_error), (second, second_error) = payoffs.returns((one, other)), payoffs.returns((other, one))
+        at, to = place_of[one], place_of[other]
+        own[at, to], own[to, at] = (first + second[::-1]) / 2
+        # Where seats are interchangeable, both are of the same games.
+        errors[at, to] = (
+            np.hypot(*first_error) if payoffs.symmetric else np.linalg.norm([first_error, second_error]) / 2
+        )
+    missing = np.isnan(own)
     kept = _without_gaps(names, missing, payoffs)
+    game, pairs_at = own[np.ix_(kept, kept)], np.triu_indices(len(kept), 1)
+    is_constant = _is_constant((game + game.T)[pairs_at], (errors + errors.T)[np.ix_(kept, kept)][pairs_at])
+    method = NASH if is_constant else ALPHA_RANK
     count, pairs = int(missing.sum()) // 2, len(names) * (len(names) - 1) // 2
     where = "" if payoffs.symmetric else " in both seatings"
     gaps = f"{count:,} of {pairs:,} pairs of members have no games{where}"
     if not _are_enough(len(kept), len(names)):
-        return MetaWeights(NASH, note=f"no {NASH}: {gaps}")
+        return MetaWeights(method, note=f"no {method}: {gaps}")
     if len(kept) > _MOST_MEMBERS:
-        return MetaWeights(NASH, note=f"no {NASH}: {len(kept):,} members are too many; the most are {_MOST_MEMBERS:,}")
-    game = values[np.ix_(kept, kept)]
-    mixture = nash(np.stack([game, -game]))[0]
-    note = f"{NASH} is over {len(kept)} of {len(names)} members: {gaps}" if count else None
-    return MetaWeights(NASH, {names[i]: float(w) for i, w in zip(kept, mixture, strict=True)}, note)
+        why = f"{len(kept):,} members are too many; the most are {_MOST_MEMBERS:,}"
+        return MetaWeights(method, note=f"no {method}: {why}")
+    gain = game - game.T
+    mixture = nash(np.stack([gain, -gain]) / 2)[0] if is_constant else alpharank_of_one_population(game)
+    note = f"{method} is over {len(kept)} of {len(names)} members: {gaps}" if count else None
+    return MetaWeights(method, {names[i]: float(w) for i, w in zip(kept, mixture, strict=True)}, note)
 
 
 def _without_gaps(names: Sequence[str], missing: Array, payoffs: Payoffs) -> list[int]:
@@ -154,9 +162,13 @@ def _games_of(payoffs: Payoffs) -> dict[str, int]:
 
 def _has_constant_sum(names: Sequence[Sequence[str]], game: Array, payoffs: Payoffs) -> bool:
     """Return whether the sums of two roles' returns differ by no more than their errors explain."""
-    sums = game[0] + game[1]
     errors = np.array([[np.hypot(*payoffs.returns((one, other))[1]) for other in names[1]] for one in names[0]])
-    return bool(np.all(np.abs(sums - sums.mean()) <= _STANDARD_ERRORS * errors + 1e-9)) if sums.size else False
+    sums = game[0] + game[1]
+    return sums.size > 0 and _is_constant(sums, errors)
+
+
+def _is_constant(sums: Array, errors: Array) -> bool:
+    return not sums.size or bool(np.all(np.abs(sums - sums.mean()) <= _STANDARD_ERRORS * errors + 1e-9))
 
 
 REFERENCE = "random"

@@ -14,13 +14,16 @@ from dataclasses import dataclass, replace
 import torch
 
 from marlflow.base.errors import Problem, ProblemKind
-from marlflow.base.sentences import enumerated
+from marlflow.base.sentences import enumerated, meant
 from marlflow.runtime.spec import LearnerPlacement, Resources, RunSpec
 from marlflow.sampling.worker import worker_name
 
 _SMALLEST_SHARE = 0.01
 # Tolerance for sums of fractions.
 _SLACK = 1e-9
+# Ray's resource with the address of a machine begins so.
+_NODE = "node:"
+_OF_RAY = ("CPU", "GPU", "memory", "object_store_memory")
 # An error about hundreds of processes names this many of them.
 _MOST_NAMED = 10
 
@@ -111,8 +114,9 @@ def problems(
         f"the run asks for {amount:g} {resource} ({enumerated(users[resource], _MOST_NAMED)}), but "
         + _too_little(resource, amount, available, whole or available)
         for resource, amount in requested.items()
-        if amount > available.get(resource, 0.0) + _SLACK
+        if amount > available.get(resource, 0.0) + _SLACK and not resource.startswith(_NODE)
     ]
+    sentences += [*_no_machine(requests, whole or available)]
     cpus = available.get("CPU", 0.0)
     sharing = [request.name for request in requests if request.resources.num_cpus is None]
     left = cpus - requested["CPU"]
@@ -135,7 +139,20 @@ def _too_little(resource: str, amount: float, available: Mapping[str, float], wh
             f"of {existing:g} only {free:g} {'is' if free == 1 else 'are'} free, and other runs hold the rest; wait "
             "until they have ended, or lower the reservations"
         )
+    if not existing and resource not in ("CPU", "GPU"):
+        others = [name for name in sorted(whole) if name not in _OF_RAY and ":" not in name]
+        return f"there are 0: no machine has a resource of this name{meant(resource, others, 'there are')}"
     return f"there {'is' if free == 1 else 'are'} {free:g}; lower the reservations{_alternative(resource, available)}"
+
+
+def _no_machine(requests: Sequence[ResourceRequest], whole: Mapping[str, float]) -> Iterator[str]:
+    """Yield a sentence for each address of a machine that is not in the cluster."""
+    addresses = sorted(name.removeprefix(_NODE) for name in whole if name.startswith(_NODE) and not name.endswith("__"))
+    for node in dict.fromkeys(request.resources.node for request in requests):
+        if node is not None and node not in addresses:
+            pinned = enumerated([one.name for one in requests if one.resources.node == node], _MOST_NAMED)
+            there = f"; there are {enumerated(addresses, _MOST_NAMED)}" if addresses else ""
+            yield f"placement.node={node} of {pinned}: no machine of the cluster has this address{there}"
 
 
 def _alternative(resource: str, available: Mapping[str, float]) -> str:
@@ -203,7 +220,7 @@ def explicit(request: Resources) -> dict[str, float]:
     amounts = {"CPU": request.num_cpus or 0.0, "GPU": request.num_gpus, **request.resources}
     if request.node is not None:
         # Ray gives each machine 1.0 of a resource with its address; a small amount of it pins the process there.
-        amounts[f"node:{request.node}"] = 0.001
+        amounts[f"{_NODE}{request.node}"] = 0.001
     return {resource: amount for resource, amount in amounts.items() if amount > 0}
 
 

@@ -104,7 +104,7 @@ def test_where_agents_share_their_rewards_nobody_wins_and_nobody_draws(env: Any,
     for found in (together, games):
         assert not {"win", "draw", "loss"} & set(as_table(found).splitlines()[0].split())
     assert "in no game did a side score more than another, so no side won" in as_table(games)
-    assert not any(one.results is None or one.results.is_constant_sum for one in games.comparisons)
+    assert not any(one.results is None or one.results.has_winners for one in games.comparisons)
     assert all(one.win is None for one in together.returns)
 
 

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,7 @@ from marlflow.env.wrappers.wrapping import change_observations
 from marlflow.runs.saved_league import saved_run
 from marlflow.runs.saved_policies import to_export
 from marlflow.runs.saved_runs import newest
+from marlflow.sampling.receipts import EpisodeResult
 from tests.driver.joint_learning import team_run
 from tests.driver.rock_paper_scissors import RockPaperScissors
 from tests.league.runs import LEAGUES, MAIN, league_run
@@ -158,6 +160,25 @@ def test_a_result_counts_for_the_side_that_was_played(tmp_path: Path) -> None:
     assert (second.loss.value, second.score.value) == (1.0, pytest.approx(-1.0))
 
 
+def lowest_wins(result: EpisodeResult, sides: Mapping[str, Sequence[str]]) -> dict[str, float]:
+    """Score the sides of a game of one agent on each side by its return, the lowest best, as golf does."""
+    return {side: 3.0 - result.returns[agent] for side, (agent,) in sides.items()}
+
+
+def test_the_leagues_own_outcome_decides_who_wins(tmp_path: Path) -> None:
+    experiment = league_run(LEAGUES["pfsp"], 100, env=mf.Env(FirstWins, num_envs=4))
+    assert isinstance(experiment.league, mf.League)
+    experiment = replace(experiment, league=replace(experiment.league, outcome=lowest_wins))
+    mf.train(experiment, tmp_path)
+    found = mf.evaluate(tmp_path, experiment, ["main"], ["random"], episodes=4)
+    (one,) = found.comparisons
+    first, second = one.by_side["player_0"], one.by_side["player_1"]
+    assert (first.loss.value, first.score.value) == (1.0, pytest.approx(1.0))
+    assert (second.win.value, second.score.value) == (1.0, pytest.approx(-1.0))
+    assert as_table(found).splitlines()[0].split()[3:6] == ["win", "draw", "loss"]
+    assert as_json(found, games=True)["games"][0]["scores"] == (2.0, 4.0)
+
+
 # -- who can be named -----------------------------------------------------------------------------------------------
 
 
@@ -176,7 +197,7 @@ def test_policies_of_a_run_without_a_league_keep_their_seats(tmp_path: Path) -> 
     assert one.results is not None
     assert one.results.loss.value == 1.0
     # Beside it in one table, the same without winners.
-    without = replace(one, results=replace(one.results, is_constant_sum=False))
+    without = replace(one, results=replace(one.results, has_winners=False))
     (_, row, other, *_) = as_tables({"a": both, "b": replace(both, comparisons=(without,))}).splitlines()
     assert [cell.partition(" ")[0] for cell in re.split("  +", row)[4:7]] == ["0.00", "0.00", "1.00"]
     assert re.split("  +", other)[4:7] == ["-", "-", "-"]

@@ -89,6 +89,17 @@ def test_orders_of_interchangeable_sides_have_their_games_together() -> None:
     assert until_known(profiles[1:3], matches, games=5) == {}
 
 
+def test_equal_members_have_equal_ratings_though_one_seat_is_better() -> None:
+    """The first seat wins four of five games, whoever has it; a rating follows the latest games most."""
+    matches, copies = matches_of(live=()), ["one", "other"]
+    matches.request({("one", "other"): 500, ("other", "one"): 500})
+    wins = np.random.default_rng(0).permutation(np.repeat([True, False], [800, 200]))
+    play_all(matches, lambda number: WON if wins[number - FIRST_MATCH] else LOST)
+    one, other = (matches.ratings[name] for name in copies)
+    assert abs(one.mu - other.mu) < 2 * np.hypot(one.sigma, other.sigma)
+    assert matches.payoffs.returns(("one", "other"))[0][0] == pytest.approx(np.where(wins[:500], 1, -1).mean())
+
+
 def test_an_outcome_decides_wins_and_ratings_and_not_returns() -> None:
     def first_loses(result: EpisodeResult, sides: Any) -> dict[str, float]:
         assert sides == {"player_0": ["player_0"], "player_1": ["player_1"]}

@@ -191,6 +191,24 @@ def test_returns_without_a_constant_sum_are_weighed_by_alpha_rank() -> None:
     assert weights(shown) == pytest.approx({"adversary": 0, "adversary@1": 1, "agent": 0, "agent@1": 1}, abs=1e-4)
 
 
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_members_of_one_population_too(symmetric: bool) -> None:
+    """Chicken, whose sums differ; and a zero-sum game, to which a constant that is added changes nothing."""
+    members = members_of({"main": 1})
+    for dared, method in ((4.0, "alpha-rank"), (2.0, "nash")):
+        payoffs = Payoffs(PAIR, symmetric=symmetric)
+        for profile, returns in {("main", "main@1"): (dared, 1.0), ("main@1", "main"): (1.0, dared)}.items():
+            for more in (0.0, 1.0, 0.0, 1.0) if method == "nash" else (0.0, 0.0):
+                payoffs.add(Game(profile, (returns[0] + more, returns[1] - more), env_steps=1))
+        for profile in (("main", "random"), ("main@1", "random"), ("random", "main"), ("random", "main@1")):
+            lost = (0.5, 2.5) if profile[0] == "random" else (2.5, 0.5)
+            for _ in range(2):
+                payoffs.add(Game(profile, lost, env_steps=1))
+        shown = standings(members, payoffs, Ratings())
+        assert shown.method == method
+        assert weights(shown) == pytest.approx({"main": 1, "main@1": 0, "random": 0}, abs=1e-4)
+
+
 def test_a_role_that_lost_all_but_one_member_to_gaps_has_no_weights() -> None:
     members, payoffs = hunt({("adversary", "agent"): WON, ("adversary", "agent@1"): WON})
     shown = standings(members, payoffs, Ratings())

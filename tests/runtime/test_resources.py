@@ -87,9 +87,19 @@ def test_fractions_that_add_up_are_no_problem() -> None:
 
 def test_a_machine_that_is_not_there_is_a_problem() -> None:
     asked = [ResourceRequest("learner prey", Resources(node="10.0.0.9"))]
-    (problem,) = sentences(problems(asked, {"CPU": 4.0, "node:10.0.0.1": 1.0}))
-    assert "node:10.0.0.9" in problem
-    assert "learner prey" in problem
+    of = "placement.node=10.0.0.9 of learner prey: no machine of the cluster has this address"
+    machines = {"CPU": 4.0, "node:10.0.0.1": 1.0, "node:__internal_head__": 1.0}
+    assert sentences(problems(asked, machines)) == [f"{of}; there are 10.0.0.1"]
+    assert sentences(problems(asked, {"CPU": 4.0})) == [of]
+    assert sentences(problems(asked, {"CPU": 4.0, "node:10.0.0.9": 1.0})) == []
+
+
+def test_a_resource_that_is_not_there_names_the_one_that_was_meant() -> None:
+    asked = [ResourceRequest("learner prey", Resources(resources={"fasst": 1}))]
+    of = "the run asks for 1 fasst (1 for learner prey), but there are 0: no machine has a resource of this name"
+    machines = {"CPU": 4.0, "memory": 1e9, "node:10.0.0.1": 1.0}
+    assert sentences(problems(asked, machines)) == [f"{of}; there are none"]
+    assert sentences(problems(asked, {**machines, "fast": 2.0})) == [f"{of}; did you mean 'fast'?"]
 
 
 def test_only_what_is_named_counts_as_asked() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import ray
+from ray.util.placement_group import placement_group_table
 
 RESTART_TIMEOUT_S = 60.0
 """Seconds allowed for restarting a lost actor, and for waiting while no rollout worker is ready."""
@@ -54,7 +55,7 @@ class Actors:
         options = self._options[process]
         requested = {"CPU": options["num_cpus"], "GPU": options["num_gpus"], **options["resources"]}
         listing = ", ".join(f"{amount:g} {name}" for name, amount in requested.items() if amount)
-        return f"{process} asks for {listing or 'nothing'}, of which it has a reservation; {describe_resources()}"
+        return f"{process} asks for {listing or 'nothing'}{_reserved(options)}; {_free(requested)}"
 
 
 def cause(error: BaseException) -> str:
@@ -78,11 +79,21 @@ def never_ran(error: object) -> bool:
     return "never ran" in text and "its worker process has died" not in text
 
 
-def describe_resources() -> str:
-    """Describe the cluster's total and free resources."""
+def _reserved(options: Mapping[str, Any]) -> str:
+    strategy = options.get("scheduling_strategy")
+    if strategy is None:
+        return ""
+    state = placement_group_table(strategy.placement_group)["state"]
+    is_held = state == "CREATED"
+    return ", of which it has a reservation" if is_held else ", whose reservation was lost with a machine"
+
+
+def _free(requested: Mapping[str, float]) -> str:
+    """Describe the cluster's total and free resources, and of what is `requested` also what it lacks."""
     whole: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
-    listed = {name: amount for name, amount in whole.items() if not _INTERNAL_RESOURCE.search(name)}
+    of_all = {**whole, **{name: whole.get(name, 0.0) for name, amount in requested.items() if amount}}
+    listed = {name: amount for name, amount in of_all.items() if not _INTERNAL_RESOURCE.search(name)}
     amounts = (f"{free.get(name, 0.0):g} of {amount:g} {name}" for name, amount in listed.items())
     # Each machine has one resource `node:<ip>`; the head node also has `node:__internal_head__`.
     machines = sum(name.startswith("node:") and not name.endswith("__") for name in whole)

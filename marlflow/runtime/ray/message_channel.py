@@ -79,8 +79,10 @@ class Inbox:
     def __init__(self, on_news: Callable[[News], None]) -> None:
         self._on_news = on_news
         self.address = Address(f"{secrets.token_hex(8)}.", logging.getLogger().getEffectiveLevel())
-        # Polls since the last message or heartbeat of each worker that has sent one.
-        self._silent_polls: dict[int, int] = {}
+        # Polls since the last message or heartbeat of each process that has sent one, by `worker.token`.
+        self._silent_polls: dict[bytes, int] = {}
+        self._lost: set[bytes] = set()
+        self._lock = threading.Lock()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._read_loop, name="marlflow-inbox", daemon=True)
         self._thread.start()
@@ -99,19 +101,31 @@ class Inbox:
             # The value of this key is a batch of messages; a heartbeat has none.
             value = stored(key)
             forget(key)
-            worker, _, _ = key[len(self.address.prefix) :].partition(b".")
-            self._silent_polls[int(worker)] = 0
+            process, _, _ = key[len(self.address.prefix) :].rpartition(b".")
+            with self._lock:
+                if process not in self._lost:
+                    self._silent_polls[process] = 0
             for news in from_bytes(value) if value else ():
                 self._on_news(news)
 
     def _notice_silence(self) -> None:
         # Counted in polls, not seconds: if this process is suspended, no worker counts as silent.
-        for worker in self._silent_polls:
-            polls = self._silent_polls[worker] = self._silent_polls[worker] + 1
+        with self._lock:
+            self._silent_polls = {process: polls + 1 for process, polls in self._silent_polls.items()}
+            silent = list(self._silent_polls.items())
+        for process, polls in silent:
             times, rest = divmod(polls, _SILENT_POLLS)
             # Report after 1, 2, 4, 8 ... times the limit.
             if not rest and times.bit_count() == 1:
-                self._on_news(Silent(worker, polls * _POLL_INTERVAL_S))
+                self._on_news(Silent(int(process.partition(b".")[0]), polls * _POLL_INTERVAL_S))
+
+    def forget(self, worker: int) -> None:
+        """Report no silence of a worker's process, which is lost; its replacement is heard from once it has begun."""
+        with self._lock:
+            lost = {process for process in self._silent_polls if int(process.partition(b".")[0]) == worker}
+            # Its last messages may still come.
+            self._lost |= lost
+            self._silent_polls = {one: polls for one, polls in self._silent_polls.items() if one not in lost}
 
     def close(self, answers: bool) -> None:
         """Stop polling; if Ray `answers`, after reading the remaining messages."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,7 +16,7 @@ from marlflow.batches.items import Weights
 from marlflow.runtime.ray.actors import UNEXPLAINED_EXIT, Actors, cause, never_ran
 from marlflow.runtime.ray.host import RemoteError, as_exception
 from marlflow.runtime.ray.inference_members import frozen_by_reference
-from marlflow.runtime.ray.message_channel import Address
+from marlflow.runtime.ray.message_channel import Inbox
 from marlflow.runtime.ray.rollout_actor import RolloutActor, without_parameters
 from marlflow.runtime.spec import RunSpec
 from marlflow.sampling.population import StoredEntries
@@ -22,6 +24,11 @@ from marlflow.sampling.protocol import EvaluationRequest, FrozenPolicy, Matchup,
 from marlflow.sampling.receipts import Fault, Receipt
 from marlflow.sampling.watchdog import Deadline
 from marlflow.sampling.worker import worker_name
+
+log = logging.getLogger("marlflow")
+
+_LATE_S = 30.0
+"""A replacement that has not begun after so long is reported: there may be no room for it."""
 
 
 class SharedRequest:
@@ -59,7 +66,7 @@ class RemoteWorker:
         actors: Actors,
         on_fault: Callable[[Fault], None],
         inference: Any,
-        address: Address | None = None,
+        inbox: Inbox | None = None,
     ) -> None:
         self.name = worker_name(number, spec.num_workers)
         self.number = number
@@ -67,7 +74,7 @@ class RemoteWorker:
         self._actors = actors
         self._on_fault = on_fault
         self._inference = inference
-        self._address = address
+        self._inbox = inbox
         self._deadline: Deadline | None = None
         self.env_indices = spec.env_indices_of(number)
         self.next_episodes: Mapping[int, int] | None = None
@@ -81,6 +88,8 @@ class RemoteWorker:
         self.generation = 0
         # Resolves when a replacement is ready; None if the worker is ready.
         self.ready_ref: Any = None
+        # When its lateness is reported, in seconds of time.monotonic().
+        self._late_at_s = float("inf")
         self.actor: Any = None
         self._collect: Any = None
         self._num_learning = len(spec.learning)
@@ -95,7 +104,7 @@ class RemoteWorker:
             self.next_episodes,
             self.next_fragments,
             self._inference,
-            self._address,
+            None if self._inbox is None else self._inbox.address,
         )
         self._collect = self.actor.collect.options(num_returns=1 + self._num_learning)
         self.forget()
@@ -120,8 +129,11 @@ class RemoteWorker:
         self._replace()
 
     def _replace(self) -> None:
+        if self._inbox is not None:
+            self._inbox.forget(self.number)
         self._actors.kill(self.actor)
         self.ready_ref = self.start()
+        self._late_at_s = time.monotonic() + _LATE_S
 
     def record_progress(self, receipt: Receipt) -> None:
         """Record where a replacement would start."""
@@ -140,6 +152,10 @@ class RemoteWorker:
         """Return whether the worker can be called; raises the error that kept a replacement from starting."""
         while self.ready_ref is not None:
             if not ray.wait([self.ready_ref], timeout=0)[0]:
+                if time.monotonic() >= self._late_at_s:
+                    self._late_at_s = float("inf")
+                    lacks = self._actors.describe_shortage(self.name)
+                    log.warning("%s has no replacement after %.0f s: %s", self.name, _LATE_S, lacks)
                 return False
             try:
                 answer = ray.get(self.ready_ref)

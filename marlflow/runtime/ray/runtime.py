@@ -31,7 +31,7 @@ from marlflow.runtime.ray.health import (
 from marlflow.runtime.ray.host import RemoteError, as_exception
 from marlflow.runtime.ray.inference import start_inference
 from marlflow.runtime.ray.local_ray import LocalRay, start_local
-from marlflow.runtime.ray.message_channel import Address, Inbox, LimitPost
+from marlflow.runtime.ray.message_channel import Inbox, LimitPost
 from marlflow.runtime.ray.places import RayPlace
 from marlflow.runtime.ray.private_api import dashboard_url, object_store_bytes, without_signal_handlers
 from marlflow.runtime.ray.replicas import RayReplicas
@@ -118,12 +118,11 @@ class RayRuntime:
         self._actors = Actors(reservation.options)
         inference = start_inference(spec, self._actors)
         self._inbox = None if on_news is None else Inbox(on_news)
-        address = None if self._inbox is None else self._inbox.address
-        workers = RayWorkers(spec, self._actors, on_fault, self._current_weights, inference, address)
+        workers = RayWorkers(spec, self._actors, on_fault, self._current_weights, inference, self._inbox)
         self._workers = workers
         refs = workers.start() + ([] if inference is None else [inference.ready.remote()])
         if spec.num_referees:
-            self._referees = self._create_referees(spec, self._actors, on_fault, address)
+            self._referees = self._create_referees(spec, self._actors, on_fault)
             refs += self._referees.start()
         hosts: list[RestartableHost | RayReplicas] = []
         for name, learner in spec.learners.items():
@@ -149,12 +148,10 @@ class RayRuntime:
             self._dashboard_url,
         )
 
-    def _create_referees(
-        self, spec: RunSpec, actors: Actors, on_fault: Callable[[Fault], None], address: Address | None
-    ) -> RayWorkers:
+    def _create_referees(self, spec: RunSpec, actors: Actors, on_fault: Callable[[Fault], None]) -> RayWorkers:
         numbers = range(spec.num_workers, spec.num_workers + spec.num_referees)
         # Referees compute their policies themselves: the inference actor is for the rollout workers.
-        return RayWorkers(spec, actors, on_fault, self._current_weights, None, address, numbers)
+        return RayWorkers(spec, actors, on_fault, self._current_weights, None, self._inbox, numbers)
 
     def end_by(self, deadline: Deadline) -> None:
         for workers in self._running_workers():

@@ -21,7 +21,7 @@ from marlflow.runtime.ray import actors as limits
 from marlflow.runtime.ray.actors import Actors, cause
 from marlflow.runtime.ray.host import RemoteError, as_exception
 from marlflow.runtime.ray.inference_members import by_reference
-from marlflow.runtime.ray.message_channel import Address
+from marlflow.runtime.ray.message_channel import Inbox
 from marlflow.runtime.ray.remote_worker import RemoteWorker, SharedRequest
 from marlflow.runtime.spec import RunSpec
 from marlflow.sampling.protocol import Assign, EvaluationRequest, Request, Round
@@ -50,7 +50,7 @@ class RayWorkers:
         on_fault: Callable[[Fault], None],
         current_weights: Callable[[], Awaitable[Mapping[str, Weights]]],
         inference: Any = None,
-        address: Address | None = None,
+        inbox: Inbox | None = None,
         numbers: Sequence[int] | None = None,
     ) -> None:
         self._learning = spec.learning
@@ -59,7 +59,7 @@ class RayWorkers:
         self._current_weights = current_weights
         numbers = range(spec.num_workers) if numbers is None else numbers
         self._kind = "rollout worker" if numbers[0] < spec.num_workers else "referee"
-        self.all = [RemoteWorker(spec, number, actors, on_fault, inference, address) for number in numbers]
+        self.all = [RemoteWorker(spec, number, actors, on_fault, inference, inbox) for number in numbers]
         self._rounds_in_flight: dict[asyncio.Task[Round | None], RemoteWorker] = {}
 
     def start(self) -> list[Any]:

@@ -48,3 +48,14 @@ def test_it_comes_to_rest_goes_on_and_outlives_a_worker(tmp_path: Path) -> None:
     assert first.metrics["faults"]["workers_lost"] == 1
     again = mf.resume(replace(experiment, stop=mf.Stop(env_steps=1_400)), tmp_path / "run")
     check(again.metrics, 1_400)
+
+
+def test_no_round_begins_once_those_in_flight_have_reached_the_stop(tmp_path: Path) -> None:
+    """The first fragment makes a checkpoint due; while it waits for the second, the stop is reached."""
+    experiment = replace(
+        small_run("ray", policies=policies(hunters=SMALL_DQN, prey=SMALL_DQN)),
+        rollouts=mf.Rollouts(num_workers=2, fragment_env_steps=40, pace="asynchronous"),
+        stop=mf.Stop(env_steps=80),
+    )
+    done = mf.train(experiment, tmp_path)
+    assert (done.metrics["env_steps"], done.stopped_by) == (80, "stop.env_steps=80")

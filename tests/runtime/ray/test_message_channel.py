@@ -55,4 +55,14 @@ def test_a_worker_that_posts_nothing_more_is_told_again_and_again_and_ever_less_
         pass
     assert told.get(timeout=60) == Silent(7, 0.005)
     assert heard == Printed(7, "", "hello")
+    # A process that is lost is not silent, even if its last message comes late; its replacement is, in its turn.
+    inbox.forget(7)
+    outbox.send(Printed(7, "", "late"))
+    outbox.flush()
+    while told.get(timeout=60) != Printed(7, "", "late"):
+        pass
+    with pytest.raises(queue.Empty):
+        told.get(timeout=0.1)
+    Outbox(inbox.address, 7).flush()
+    assert told.get(timeout=60) == Silent(7, 0.005)
     inbox.close(answers=True)

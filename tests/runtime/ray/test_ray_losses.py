@@ -61,7 +61,7 @@ def test_a_run_without_any_worker_waits_for_one_and_not_for_ever(
         with pytest.raises(StageFailed) as caught:
             run.play(3)
     assert isinstance(caught.value.__cause__, ActorLost)
-    assert "rollout worker 0 asks for 1 CPU" in str(caught.value)
+    assert "rollout worker 0 asks for 1 CPU, of which it has a reservation" in str(caught.value)
     assert "free are" in str(caught.value)
 
 
