@@ -197,7 +197,8 @@ in progress. It prints the members by strength, and writes into RUN/league/:
 
 A column of the standings:
   rating           rating by matches, relative to random, and its standard deviation; none without games
-  win, draw, loss  shares of the games against others, in matches if there were any, else in training
+  win, draw, loss  shares of the games against others, in matches if there were any, else in training; with three
+                   sides or more, a game counts once for each other side
   seat 1, ...      share won in that seat, or role; a draw is half a win
   nash             weight in a Nash equilibrium of the members' games, which shows strength where ratings cannot,
                    because members beat each other in a cycle; alpha-rank if the returns of two roles have no
