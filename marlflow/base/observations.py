@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 from gymnasium import spaces
@@ -23,6 +23,8 @@ from marlflow.base.errors import ConfigInvalid
 Path: TypeAlias = tuple[Any, ...]
 """Keys and positions from the root of nested Dict and Tuple spaces to a leaf."""
 
+BRIGHTEST: Final = 255.0
+"""The highest number of a pixel, which networks scale to 1."""
 # A wider one-hot row is surely a mistake.
 _WIDEST_ONE_HOT = 2**16
 

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
-from typing import Any, ClassVar, SupportsIndex, TypeAlias
+from typing import Any, ClassVar, Final, SupportsIndex, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,6 +112,15 @@ def deaths_in(columns: Mapping[str, Column]) -> int:
 
 IN_BAND_BYTES = 64 * 1024
 """Up to this size a batch is pickled as one string of bytes: below 100 kB Ray copies results in any case."""
+
+
+BOOTSTRAPS: Final = {
+    "obs": "bootstrap_obs",
+    "action_mask": "bootstrap_mask",
+    "state": "bootstrap_state",
+    "memory": "bootstrap_memory",
+}
+"""The segment columns that have what follows a segment's last row, by the columns that have it for rows."""
 
 
 @dataclass(frozen=True, slots=True)

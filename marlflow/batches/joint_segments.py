@@ -13,7 +13,7 @@ from typing import ClassVar, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from marlflow.base.arrays import Array
-from marlflow.batches.batch import Batch, TrainBatch, for_losses
+from marlflow.batches.batch import BOOTSTRAPS, Batch, TrainBatch, for_losses
 from marlflow.batches.joint import doubled_rows, joint_rows, seat_of, spread
 
 
@@ -111,7 +111,6 @@ TeamReward: TypeAlias = Literal["mean", "sum"]
 """A team's reward at an env step: the mean or the sum over the agents that decided."""
 
 _SEATED = ("obs", "action", "action_mask", "reward", "memory")
-_BOOTSTRAPS = {"obs": "bootstrap_obs", "action_mask": "bootstrap_mask", "state": "bootstrap_state"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +251,7 @@ class _Member:
 
     def after(self, name: str, ends: _Ends) -> _Values:
         """Return column `name` after the runs."""
-        bootstrap = _BOOTSTRAPS[name]
+        bootstrap = BOOTSTRAPS[name]
 
         def values(index: Array) -> Array:
             source, at_end = ends.source[index], ends.at_end[index]

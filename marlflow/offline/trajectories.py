@@ -9,10 +9,9 @@ from typing import Literal
 import numpy as np
 
 from marlflow.base.arrays import Array
-from marlflow.batches.batch import Batch
+from marlflow.batches.batch import BOOTSTRAPS, Batch
 from marlflow.offline.dataset import Dataset
 
-_BOOTSTRAPS = {"obs": "bootstrap_obs", "action_mask": "bootstrap_mask", "state": "bootstrap_state"}
 _KEY = ("run", "env", "episode", "agent", "t_agent")
 
 
@@ -91,7 +90,7 @@ def _trajectory(pieces: list[Batch]) -> RecordedTrajectory:
     columns = {name: np.concatenate([piece.columns[name] for piece in pieces]) for name in pieces[0].columns}
     seen = {
         name: np.concatenate([columns.pop(name), last[bootstrap][None]])
-        for name, bootstrap in _BOOTSTRAPS.items()
+        for name, bootstrap in BOOTSTRAPS.items()
         if name in columns
     }
     end: Literal["terminated", "truncated", "unfinished"] = "unfinished"

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from marlflow.base.observations import ObservationLayout, layout
+from marlflow.base.observations import BRIGHTEST, ObservationLayout, layout
 from marlflow.base.spaces import Spaces
 from marlflow.policy.dense import as_rows
 from marlflow.policy.normalized import NormalizedRows, normalize_by
 from marlflow.policy.policy_modules import PolicyModules, Prefix
 from marlflow.policy.q import QActor
 from marlflow.policy.recurrent import RecurrentNetworkActor, unrolled_after
-from marlflow.policy.torso import BRIGHTEST, Flattened
+from marlflow.policy.torso import Flattened
 
 MixerSees: TypeAlias = Literal["state", "observations"]
 """The environment's global state, or all agents' observations."""

@@ -15,13 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.base.observations import Leaf, ObservationLayout, named
+from marlflow.base.observations import BRIGHTEST, Leaf, ObservationLayout, named
 from marlflow.base.ranges import Pixels, Width
 from marlflow.base.spaces import Spaces
 from marlflow.policy.dense import ACTIVATIONS, Activation, Dense, as_rows
 from marlflow.policy.normalized import NormalizedTorso
-
-BRIGHTEST = 255.0
 
 
 class Reader:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from marlflow.base.arrays import Array
-from marlflow.batches.batch import Batch
+from marlflow.batches.batch import BOOTSTRAPS, Batch
 from marlflow.sampling.acting_policy import ActingPolicy
 from marlflow.sampling.env_source import Finals
 from marlflow.sampling.lanes import Credited, Lanes
@@ -280,7 +280,7 @@ class SegmentBuilder:
             "carried": carried,
             "episode": segments.episode,
             "lane": lanes,
-            **{_BOOTSTRAPS[name]: column for name, column in segments.bootstrap.items()},
+            **{BOOTSTRAPS[name]: column for name, column in segments.bootstrap.items()},
         }
         if acting.memory is not None:
             table |= {"memory": rows["memory"][firsts], "memory_version": rows.pop("memory_version")[firsts]}
@@ -360,11 +360,3 @@ class SegmentBuilder:
     def _open_of(self, number: int, buffer: StepBuffer) -> tuple[Array, Array]:
         row = np.flatnonzero(self.is_open[buffer.lanes] & (self._entry_of[buffer.lanes] == number))
         return row, buffer.lanes[row]
-
-
-_BOOTSTRAPS = {
-    "obs": "bootstrap_obs",
-    "action_mask": "bootstrap_mask",
-    "state": "bootstrap_state",
-    "memory": "bootstrap_memory",
-}

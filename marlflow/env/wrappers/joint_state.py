@@ -15,10 +15,8 @@ from pettingzoo.utils import BaseParallelWrapper, BaseWrapper
 
 from marlflow.base.arrays import Array
 from marlflow.base.encoder import Encoder
-from marlflow.base.observations import ObservationLayout, layout
+from marlflow.base.observations import BRIGHTEST, ObservationLayout, layout
 from marlflow.env.masking import MaskedView
-
-_BRIGHTEST = 255.0
 
 
 class JointObservations:
@@ -67,7 +65,7 @@ class _AgentPart:
 
     def numbers(self, observation: Any) -> Array:
         read = self._layout.read(self._encoder.stack([self._view.bare(observation)]))
-        scales = [1.0 / _BRIGHTEST if leaf.pixels else 1.0 for leaf in self._layout.leaves]
+        scales = [1.0 / BRIGHTEST if leaf.pixels else 1.0 for leaf in self._layout.leaves]
         parts = [
             array.reshape(-1).astype(np.float32) * scale for array, scale in zip(read.values(), scales, strict=True)
         ]
