@@ -89,7 +89,11 @@ class Sweep:
             return
         print(table(jobs))
         write_csv(jobs, self.folder)
-        if self.direction is not None and (best := best_of(jobs, self.direction)) is not None:
+        if self.direction is None:
+            return
+        if (best := best_of(jobs, self.direction)) is None:
+            print(f"no job is the best: {self.config.objective} has a number in none of them")
+        else:
             print(f"best: job {best.number}, {self.config.objective} {best.objective:,.6g}; to run it again:")
             print(f"  {shlex.join(self._words_of(best))}")
 

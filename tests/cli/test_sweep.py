@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
 from marlflow.cli import sweep_jobs as command
+from marlflow.cli.sweep import Sweep
+from marlflow.cli.sweep_records import JobRecord
 from marlflow.driver.train import Result
 from tests.cli.conftest import Marlflow
 from tests.cli.test_train import FAILING, SHORT
@@ -65,6 +68,16 @@ def test_an_interrupted_job_is_in_the_table_and_the_last(marlflow: Marlflow, mon
     head, *jobs = [line.split() for line in said.out.splitlines() if not line.startswith("[")]
     assert head[0] == "job"
     assert [job[0] for job in jobs] == ["0"]
+
+
+def test_without_any_objective_no_job_is_said_to_be_the_best(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = OmegaConf.create({"objective": "policies.cart.eval_return_mean"})
+    jobs = [JobRecord(number, ["seed=1"], "", ended_by="stop.env_steps=9", env_steps=9) for number in range(2)]
+    Sweep((), (), config, (), tmp_path, "maximize").show(jobs, is_remote=False)
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "no job is the best: policies.cart.eval_return_mean has a number in none of them"
 
 
 @pytest.mark.parametrize(
