@@ -74,7 +74,9 @@ def test_without_any_objective_no_job_is_said_to_be_the_best(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = OmegaConf.create({"objective": "policies.cart.eval_return_mean"})
-    jobs = [JobRecord(number, ["seed=1"], str(tmp_path), ended_by="stop.env_steps=9", env_steps=9) for number in range(2)]
+    jobs = [
+        JobRecord(number, ["seed=1"], str(tmp_path), ended_by="stop.env_steps=9", env_steps=9) for number in range(2)
+    ]
     Sweep((), (), config, (), tmp_path, "maximize").show(jobs, is_remote=False)
     last = capsys.readouterr().out.splitlines()[-1]
     assert last == "no job is the best: policies.cart.eval_return_mean has a number in none of them"
