@@ -91,19 +91,17 @@ class LearnerTotals:
         self.compiles += update.compiles
         self.compile_s += update.compile_s
         if update.updates:
-            self.since_report.append(Update(update.learner, 0, update.updates, 0, update.loss, update.staleness_mean))
+            kept = Update(update.learner, update.rows, update.updates, 0, update.loss, update.staleness_mean)
+            self.since_report.append(kept)
 
     def means(self) -> tuple[Mapping[str, float], float | None]:
         """Return mean loss and staleness since the last report, or the reported ones without updates."""
         if not self.since_report:
             return self.loss, self.staleness
-        counts = [update.updates for update in self.since_report]
-        total = sum(counts)
-        shares = [(update, count / total) for update, count in zip(self.since_report, counts, strict=True)]
         # A loss term that some updates lack, such as the actor's in TD3, is averaged over the others.
         terms = dict.fromkeys(name for update in self.since_report for name in update.loss)
         loss = {name: _mean([(u.loss[name], u.updates) for u in self.since_report if name in u.loss]) for name in terms}
-        staleness = sum(u.staleness_mean * share for u, share in shares)
+        staleness = _mean([(u.staleness_mean, u.rows or u.updates) for u in self.since_report])
         return loss, staleness if self.has_staleness else None
 
     def metrics(self, version: int) -> LearnerMetrics:

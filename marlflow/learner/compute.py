@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from marlflow.base.arrays import Array
-from marlflow.policy.tensors import as_tensor
+from marlflow.policy.tensors import as_float32, as_tensor
 
 Precision: TypeAlias = Literal["float32", "bfloat16"]
 
@@ -71,9 +71,7 @@ def _page_locked(array: Array) -> Tensor:
 
 def _outputs_as_float32(_module: nn.Module, _inputs: Any, outputs: Any) -> Any:
     if isinstance(outputs, Tensor):
-        return _as_float32(outputs)
-    return tuple(map(_as_float32, outputs)) if type(outputs) is tuple else outputs
-
-
-def _as_float32(output: Any) -> Any:
-    return output.float() if isinstance(output, Tensor) and output.dtype == torch.bfloat16 else output
+        return as_float32(outputs)
+    if type(outputs) is not tuple:
+        return outputs
+    return tuple(as_float32(one) if isinstance(one, Tensor) else one for one in outputs)

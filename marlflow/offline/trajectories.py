@@ -12,6 +12,7 @@ from marlflow.base.arrays import Array
 from marlflow.batches.batch import BOOTSTRAPS, Batch
 from marlflow.offline.dataset import Dataset
 
+_SEEN = ("obs", "action_mask", "state")
 _KEY = ("run", "env", "episode", "agent", "t_agent")
 
 
@@ -89,9 +90,7 @@ def _trajectory(pieces: list[Batch]) -> RecordedTrajectory:
     last = pieces[-1].segments
     columns = {name: np.concatenate([piece.columns[name] for piece in pieces]) for name in pieces[0].columns}
     seen = {
-        name: np.concatenate([columns.pop(name), last[bootstrap][None]])
-        for name, bootstrap in BOOTSTRAPS.items()
-        if name in columns
+        name: np.concatenate([columns.pop(name), last[BOOTSTRAPS[name]][None]]) for name in _SEEN if name in columns
     }
     end: Literal["terminated", "truncated", "unfinished"] = "unfinished"
     if last["terminated"] or last["truncated"]:

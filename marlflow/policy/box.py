@@ -16,7 +16,7 @@ from marlflow.base.errors import ConfigInvalid, MarlflowError
 from marlflow.base.random import RowRandom
 from marlflow.policy.actor import Mode, NetworkActor, Scheduled, as_scheduled
 from marlflow.policy.dense import linear, through
-from marlflow.policy.tensors import as_array, as_tensor
+from marlflow.policy.tensors import as_array, as_float32, as_tensor
 
 
 class BoxCoordinates(nn.Module):
@@ -150,7 +150,7 @@ class GaussianActor(NetworkActor):
         """Return log-probabilities of the clipped `action` [N, *shape] and Gaussian entropies, [N] each, in nats."""
         flat = action.flatten(1) if action.dim() > 1 else action.unsqueeze(1)
         entropy = (self.log_std + 0.5 + _HALF_LOG_TWO_PI).sum().expand(len(flat))
-        return self._log_prob(mean, self.log_std, flat), entropy
+        return self._log_prob(as_float32(mean), self.log_std, flat), entropy
 
     # [N] of clipped actions [N, D]; `log_std` is [D] or [N, D].
     def _log_prob(self, mean: Tensor, log_std: Tensor, flat: Tensor) -> Tensor:

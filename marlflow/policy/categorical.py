@@ -21,7 +21,7 @@ from marlflow.base.random import RowRandom
 from marlflow.base.spaces import components
 from marlflow.policy.actor import EvaluationMode, Mode, NetworkActor
 from marlflow.policy.dense import Dense, Layers, as_rows, linear, through
-from marlflow.policy.tensors import as_array
+from marlflow.policy.tensors import as_array, as_float32
 
 LOWEST = torch.finfo(torch.float32).min
 
@@ -71,6 +71,7 @@ def log_prob_and_entropy(logits: Tensor, action: Tensor, mask: Tensor | None) ->
 
     `mask` is bool [N, A]. Values and gradients are finite also for illegal actions.
     """
+    logits = as_float32(logits)
     if mask is not None:
         logits = logits.masked_fill(~mask, LOWEST)
     logp = torch.log_softmax(logits, -1)

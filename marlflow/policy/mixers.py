@@ -102,9 +102,14 @@ class MixerInput(nn.Module):
     def forward(self, columns: Mapping[str, Tensor], present: Tensor, prefix: Prefix) -> Tensor:
         """Return the rows of `columns`, the columns of a joint batch, [N, ...]; `present` is float [N, K]."""
         parts = [self.state(columns[f"{prefix}state"])] if self.state is not None else []
-        for policy, numbers in self.obs.items():
-            obs = columns[f"{policy}:{prefix}obs"]
-            parts.append(numbers(obs.flatten(0, 1)).view(len(obs), -1))
+        if self.state is None:
+            for (policy, numbers), here in zip(
+                self.obs.items(), present.split(list(self.seats.values()), 1), strict=True
+            ):
+                obs = columns[f"{policy}:{prefix}obs"]
+                seats = numbers(obs.flatten(0, 1)).view(*obs.shape[:2], -1)
+                # Normalized zeros are none; an agent that is absent has zeros.
+                parts.append((seats * here.unsqueeze(2)).flatten(1))
         if self.squashes:
             parts = [part.sign() * torch.log1p(part.abs()) for part in parts]
         return torch.cat((*parts, present), 1)

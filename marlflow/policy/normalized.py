@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from marlflow.policy.dense import as_rows
+from marlflow.policy.tensors import as_float32
 
 _MIN_VARIANCE = 1e-8
 _CLIP_DEVIATIONS = 10.0
@@ -117,7 +118,8 @@ class ValueCritic(nn.Module):
 
     def as_values(self, outputs: Tensor) -> Tensor:
         """Convert outputs of the head, [..., 1], to values [...]."""
-        values: Tensor = outputs.squeeze(-1) if self.returns is None else self.returns(outputs.squeeze(-1))
+        outputs = as_float32(outputs).squeeze(-1)
+        values: Tensor = outputs if self.returns is None else self.returns(outputs)
         return values
 
     def value_error(self, squared: Tensor) -> Tensor:

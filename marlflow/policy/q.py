@@ -19,7 +19,7 @@ from marlflow.base.spaces import Spaces
 from marlflow.policy.actor import EvaluationMode, Mode, NetworkActor, Scheduled, as_scheduled
 from marlflow.policy.dense import Dense, Layers, as_rows, linear, through
 from marlflow.policy.scripted import uniform_legal
-from marlflow.policy.tensors import as_array
+from marlflow.policy.tensors import as_array, as_float32
 from marlflow.policy.torso import TorsoConfig, build_torso
 
 _TINY = np.finfo(np.float64).tiny
@@ -179,10 +179,10 @@ class AtomsHead(nn.Module):
 
     def logits(self, features: Tensor) -> Tensor:
         """Return logits [N, A, K] of `features` [N, F]."""
-        advantage: Tensor = self.advantage(features).unflatten(-1, (-1, len(self.support)))
+        advantage: Tensor = as_float32(self.advantage(features)).unflatten(-1, (-1, len(self.support)))
         if self.state is None:
             return advantage
-        state: Tensor = self.state(features).unsqueeze(1)
+        state: Tensor = as_float32(self.state(features)).unsqueeze(1)
         return state + (advantage - advantage.mean(1, keepdim=True))
 
     def expected(self, logits: Tensor) -> Tensor:

@@ -30,6 +30,11 @@ def as_array(tensor: Tensor) -> Array:
     return array
 
 
+def as_float32(outputs: Tensor) -> Tensor:
+    """Convert a network's outputs in bfloat16; others stay as they are."""
+    return outputs.float() if outputs.dtype == torch.bfloat16 else outputs
+
+
 def parameter_count(module: nn.Module) -> int:
     """Count the numbers in a module's parameters."""
     return sum(parameter.numel() for parameter in module.parameters())

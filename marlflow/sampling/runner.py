@@ -141,6 +141,9 @@ class Runner:
             self.lanes.set_last(*step.last)
         if self._builder is not None and len(step.ended):
             self._end_segments(step, self._builder, broken)
+        if len(step.ended):
+            # An agent that comes back later in the episode remembers nothing of what was before its end.
+            self._forget(step.ended)
         self._receive_late(step, broken)
         over = [index for index in step.over if index not in broken]
         if over:
@@ -148,6 +151,11 @@ class Runner:
         self._discard(broken)
         if over or broken:
             self._reset(sorted({*over, *broken}))
+
+    def _forget(self, lanes: Array) -> None:
+        for number in set(self.lanes.entry_of[lanes].tolist()):
+            if (memory := self._acting_policies[number].memory) is not None:
+                memory.begin(lanes)
 
     def _end_segments(self, step: LaneStep, builder: SegmentBuilder, broken: dict[int, EnvironmentFailed]) -> None:
         """End the segments of `step.ended`, by policy; add to `broken` if a final observation is not of its space."""

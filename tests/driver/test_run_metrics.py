@@ -37,6 +37,11 @@ def test_a_report_has_the_means_since_the_last_one() -> None:
     assert tally.report(2.0, 2.0, {}, {})["learners"]["prey"] == record, "looking changes nothing"
     tally.reported(2.0)
     assert tally.report(2.0, 2.0, {}, {})["learners"]["prey"]["loss"] == record["loss"]
+    # Staleness is a mean over rows, of which one update may have more than another.
+    for rows, staleness in ((500, 0.0), (1500, 4.0)):
+        tally.learners["prey"].updated(Update("prey", rows, 1, 0, {"td": 1.0}, staleness))
+    assert tally.report(3.0, 3.0, {}, {})["learners"]["prey"]["staleness_mean"] == 3.0
+    tally.reported(3.0)
     tally.learners["prey"].updated(update(1, 9.0))
     assert tally.report(3.0, 3.0, {}, {})["learners"]["prey"]["loss"] == {"td": 9.0}
 

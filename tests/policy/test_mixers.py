@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from marlflow.base.spaces import Spaces
 from marlflow.policy.mixers import MixerInput, MonotonicMixer, SumMixer
+from marlflow.policy.normalized import NormalizedRows
 
 SEATS, WIDTH, ROWS = 3, 6, 5
 
@@ -130,6 +131,18 @@ def test_a_mixer_sees_all_observations_as_numbers() -> None:
     assert seen.width == found.shape[1]
     expected = [1.0, 2.0, 3.0, 4.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.2, 0.0, 1.0, 1.0, 1.0]
     assert found[0].tolist() == pytest.approx(expected)
+
+
+def test_an_agent_that_is_absent_has_zeros_also_where_numbers_are_normalized() -> None:
+    spaces = Spaces(gym.Box(-99, 99, (2,), np.float32), gym.Discrete(2), seats=(0, 1))
+    seen = MixerInput({"a": spaces}, "observations", normalizes=True)
+    rows = torch.from_numpy(np.random.default_rng(0).normal(50.0, 2.0, (500, 2, 2)).astype(np.float32))
+    (normalized,) = (part for part in seen.modules() if isinstance(part, NormalizedRows))
+    normalized.observe({"a:obs": rows, "a:present": torch.ones(500, 2, dtype=torch.bool)})
+    now = torch.stack((rows[0, 0], torch.zeros(2)))[None]
+    found = seen({"a:obs": now}, torch.tensor([[1.0, 0.0]]), "")[0]
+    assert found[2:].tolist() == [0.0, 0.0, 1.0, 0.0]
+    assert found[:2].tolist() == pytest.approx(((rows[0, 0] - 50.0) / 2.0).tolist(), abs=0.2)
 
 
 def test_what_a_mixer_sees_can_be_squashed_but_not_who_is_present() -> None:

@@ -215,6 +215,7 @@ class Reference:
         last.complete = self.tick
         trajectory.terminated, trajectory.truncated = terminated, not terminated
         trajectory.final = last.seen if final is None else self.remembering(agent, final)
+        self.memory.pop(agent, None)
         self.ended.append(trajectory)
 
     def settled(self):
