@@ -169,7 +169,7 @@ class Matches:
 
 
 def _mixed(by_profile: Mapping[Profile, Sequence[EpisodeResult]]) -> list[tuple[Profile, EpisodeResult]]:
-    """Return all games, those of each profile evenly spread over them.
+    """Return all games, with the games of each profile evenly spread.
 
     A rating follows the latest games most: in a row, games of one seating would favor whoever had the better seat.
     """

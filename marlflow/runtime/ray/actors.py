@@ -89,7 +89,7 @@ def _reserved(options: Mapping[str, Any]) -> str:
 
 
 def _free(requested: Mapping[str, float]) -> str:
-    """Describe the cluster's total and free resources, and of what is `requested` also what it lacks."""
+    """Describe the cluster's total and free resources, with a 0 for `requested` ones that it has not."""
     whole: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
     of_all = {**whole, **{name: whole.get(name, 0.0) for name, amount in requested.items() if amount}}
