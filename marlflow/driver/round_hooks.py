@@ -75,10 +75,10 @@ class BetweenRounds(Service):
 
     def _take_checkpoint(self) -> None:
         """Write a checkpoint (`driver.checkpointing` collects its files, `runs.checkpoints` writes them)."""
-        # Rounds that were in flight when the pause began have been counted since.
-        self._stopping = self._stops.reason()
         self._checkpoints.take()
         self._drains = False
+        # Rounds that were in flight when the pause began have been counted, and the checkpoint may have failed.
+        self._stopping = self._stops.reason()
         # After the checkpoint: a run that resumes from it lets the matchmaker change the population, too.
         if self._stopping is None:
             self._succeed(self._change_population())
