@@ -91,11 +91,11 @@ class Sweep:
         write_csv(jobs, self.folder)
         if self.direction is None:
             return
-        if (best := best_of(jobs, self.direction)) is None:
-            print(f"no job is the best: {self.config.objective} has a number in none of them")
-        else:
+        if (best := best_of(jobs, self.direction)) is not None:
             print(f"best: job {best.number}, {self.config.objective} {best.objective:,.6g}; to run it again:")
             print(f"  {shlex.join(self._words_of(best))}")
+        elif any(record.error is None for record in jobs):  # others have said why they failed
+            print(f"no job is the best: {self.config.objective} has a number in none of them")
 
     def _words_of(self, record: JobRecord) -> list[str]:
         fixed = [word for word in self.words if not _HYDRA_KEY.match(word) and _key(word) in self.fixed]
