@@ -75,7 +75,7 @@ def _policy_rows(evaluations: Mapping[str, EvaluationResult], units: Units) -> I
 
 def _pair_rows(evaluations: Mapping[str, EvaluationResult], units: Units) -> Iterator[list[str]]:
     every = [one for evaluation in evaluations.values() for one in evaluation.comparisons]
-    # Wins, draws and losses are defined only in constant-sum games.
+    # Wins, draws and losses are defined only in constant-sum games, or by the league's own outcome.
     outcomes = any(one.results is not None and one.results.has_winners for one in every)
     infos = _info_names(one.results for one in every if one.results is not None)
     names = list(dict.fromkeys(side for one in every for side in one.by_side))
@@ -293,7 +293,7 @@ def _comparison(one: Comparison) -> dict[str, Any]:
 def _results(results: Results) -> dict[str, Any]:
     return {
         "games": results.games,
-        "constant_sum": results.has_winners,
+        "has_winners": results.has_winners,
         **{name: asdict(one) for name, one in results.estimates.items()},
         **_numbers(results),
         "infos": _info_data(results),

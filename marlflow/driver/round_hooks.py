@@ -93,6 +93,7 @@ class BetweenRounds(Service):
     def _succeed(self, resets: Sequence[Reset]) -> None:
         """Reset learners, and make the changes that callbacks ask for."""
         self._drains = False
+        # Rounds that were in flight have been counted; what was decided before them is still done.
         self._stopping = self._stops.reason()
         for reset in resets:
             self._resets.reset_learner(reset)

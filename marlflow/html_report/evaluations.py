@@ -130,7 +130,7 @@ def _pairs(
             _interval(of, f"{prefix}return"),
             number(of, f"{prefix}iqm"),
             number(of, "length"),
-            tuple(_interval(of, name) if of.get("constant_sum", True) else None for name in _OUTCOMES),
+            tuple(_interval(of, name) if _has_winners(of) else None for name in _OUTCOMES),
             _mode(data, member),
             None if seed is None else int(seed),
             str(data["checkpoint"]),
@@ -138,6 +138,11 @@ def _pairs(
             ended,
             units,
         )
+
+
+def _has_winners(values: Mapping[str, Any]) -> bool:
+    # Files of earlier versions have the other key, and still earlier ones neither.
+    return bool(values.get("has_winners", values.get("constant_sum", True)))
 
 
 def _interval(values: Mapping[str, Any], name: str) -> BootstrapInterval | None:

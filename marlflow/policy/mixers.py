@@ -101,18 +101,23 @@ class MixerInput(nn.Module):
 
     def forward(self, columns: Mapping[str, Tensor], present: Tensor, prefix: Prefix) -> Tensor:
         """Return the rows of `columns`, the columns of a joint batch, [N, ...]; `present` is float [N, K]."""
-        parts = [self.state(columns[f"{prefix}state"])] if self.state is not None else []
-        if self.state is None:
-            for (policy, numbers), here in zip(
-                self.obs.items(), present.split(list(self.seats.values()), 1), strict=True
-            ):
-                obs = columns[f"{policy}:{prefix}obs"]
-                seats = numbers(obs.flatten(0, 1)).view(*obs.shape[:2], -1)
-                # Normalized zeros are none; an agent that is absent has zeros.
-                parts.append((seats * here.unsqueeze(2)).flatten(1))
+        if self.state is not None:
+            parts = [self.state(columns[f"{prefix}state"])]
+        else:
+            seats = present.split(list(self.seats.values()), 1)
+            observed = zip(self.obs.items(), seats, strict=True)
+            parts = [
+                _of_present(numbers, columns[f"{policy}:{prefix}obs"], here) for (policy, numbers), here in observed
+            ]
         if self.squashes:
             parts = [part.sign() * torch.log1p(part.abs()) for part in parts]
         return torch.cat((*parts, present), 1)
+
+
+def _of_present(numbers: Numbers, obs: Tensor, present: Tensor) -> Tensor:
+    # [N, K * width], with zeros for absent agents: the zeros that they observe are others where normalized.
+    seats: Tensor = numbers(obs.flatten(0, 1)).unflatten(0, obs.shape[:2])
+    return (seats * present.unsqueeze(2)).flatten(1)
 
 
 def _numbers(rows: ObservationLayout, normalizes: bool, column: str, valid: str) -> Numbers:

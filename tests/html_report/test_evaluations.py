@@ -63,8 +63,9 @@ def test_returns_are_sums_over_agents_if_asked_for(run: Path, tmp_path: Path) ->
     assert "Means of returns (sum over its agents, per episode)" in page
 
 
-def test_nobody_wins_where_gains_are_not_losses(run: Path, tmp_path: Path) -> None:
-    result = {"member": "prey", "opponent": "random", "games": 2, "constant_sum": False, "as": {}}
+@pytest.mark.parametrize("key", ["has_winners", "constant_sum"])
+def test_nobody_wins_where_gains_are_not_losses(key: str, run: Path, tmp_path: Path) -> None:
+    result = {"member": "prey", "opponent": "random", "games": 2, key: False, "as": {}}
     write_evaluation(run, 1, results=[{**result, "return": estimate(1.0), "win": estimate(1.0)}], policies=[])
     page = read(tmp_path, run)
     (row,) = rows(tmp_path / "out")

@@ -92,7 +92,7 @@ def write_evaluation(run: Path, number: int, **values: Any) -> Path:
     """A file of `marlflow evaluate`: a policy in its team, and games of `prey` against random on two sides."""
     side = {
         "games": 2,
-        "constant_sum": True,
+        "has_winners": True,
         "win": estimate(0.5, 0.1, 0.9),
         "draw": estimate(0.25, 0.0, 0.5),
         "loss": estimate(0.25, 0.05, 0.6),

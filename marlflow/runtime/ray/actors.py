@@ -83,8 +83,7 @@ def _reserved(options: Mapping[str, Any]) -> str:
     strategy = options.get("scheduling_strategy")
     if strategy is None:
         return ""
-    state = placement_group_table(strategy.placement_group)["state"]
-    is_held = state == "CREATED"
+    is_held = placement_group_table(strategy.placement_group).get("state") == "CREATED"
     return ", of which it has a reservation" if is_held else ", whose reservation was lost with a machine"
 
 
