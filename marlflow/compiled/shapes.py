@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -197,12 +198,23 @@ def _reduction(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _extreme(values: Callable[..., Any], index: Callable[..., Any], pairwise: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+    def along(x: Any, dim: int) -> Any:
+        return values(x, axis=dim, keepdims=True)
+
+    @along.defjvp
+    def of_the_index(dim: int, given: Any, changes: Any) -> Any:
+        # Of equal numbers, the one at the index has the whole derivative, as in torch; JAX shares it among them.
+        return along(given[0], dim), _gather(changes[0], dim, index(given[0], axis=dim, keepdims=True))
+
     def extreme(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
         if dim is None:
             return values(x)
         if not isinstance(dim, int):
             return pairwise(x, dim)
-        return ValuesAndIndices(values(x, axis=dim, keepdims=keepdim), index(x, axis=dim, keepdims=keepdim))
+        kept = along(x, dim) if jnp.issubdtype(x.dtype, jnp.floating) else values(x, axis=dim, keepdims=True)
+        found = kept if keepdim else kept.squeeze(dim)
+        return ValuesAndIndices(found, index(x, axis=dim, keepdims=keepdim))
 
     return extreme
 

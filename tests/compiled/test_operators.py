@@ -122,6 +122,7 @@ SPECIAL: dict[str, tuple[Callable[[Tensor], Tensor], list[list[float]]]] = {
     "norm of zeros": (lambda x: x.norm(dim=1) + torch.linalg.vector_norm(x, dim=1), [[0, 0, 0], [1, 2, 2]]),
     "deviation of equals": (lambda x: x.std(1), [[2, 2, 2], [1, 2, 4]]),
     "absolute zero": (lambda x: x.abs(), [[0, -1, 2]]),
+    "extremes of equals": (lambda x: x.max(1).values + 2.0 * x.min(0).values[:2], [[3, 0, 3], [0, 0, 0]]),
     "elu at 0": (lambda x: functional.elu(x, 2.0), [[0, -1, 2]]),
     "at the bounds": (lambda x: functional.relu6(x) + functional.hardtanh(x, -2.0, 6.0), [[0, 6, -2]]),
     "clamped at the bounds": (lambda x: x.clamp(-1.0, 2.0), [[-1, 2, 3]]),
