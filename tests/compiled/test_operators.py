@@ -152,6 +152,39 @@ def test_values_and_gradients_at_special_inputs_are_torchs(name: str) -> None:
     np.testing.assert_allclose(found, tensor.grad.numpy(), rtol=1e-5)
 
 
+# Shape of x, shape of weight, stride, padding, dilation.
+CONVOLUTIONS: list[tuple[tuple[int, ...], tuple[int, ...], Any, Any, Any]] = [
+    ((3, 2, 6, 7), (5, 2, 3, 3), 1, 0, 1),
+    ((2, 3, 11, 9), (4, 3, 4, 3), (3, 2), (1, 2), (1, 2)),
+    ((2, 2, 5, 90), (3, 2, 3, 5), 1, "same", 1),
+    ((2, 1, 4, 140), (3, 1, 1, 3), (1, 2), 0, (1, 3)),
+    ((2, 3, 20), (4, 3, 5), 3, 2, 2),
+    ((2, 3, 100), (4, 3, 5), 1, 0, 1),
+]
+
+
+@pytest.mark.parametrize(("x", "weight", "stride", "padding", "dilation"), CONVOLUTIONS)
+def test_convolutions_are_torchs(
+    x: tuple[int, ...], weight: tuple[int, ...], stride: Any, padding: Any, dilation: Any
+) -> None:
+    convolve = functional.conv1d if len(x) == 3 else functional.conv2d
+    random = np.random.default_rng(0)
+    given = [random.standard_normal(shape).astype(np.float32) for shape in (x, weight, weight[:1])]
+
+    def convolved(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return convolve(x, weight, bias, stride, padding, dilation).tanh()
+
+    tensors = [torch.from_numpy(each.copy()).requires_grad_() for each in given]
+    result = convolved(*tensors)
+    arrays = [jnp.asarray(each) for each in given]
+    np.testing.assert_allclose(compiled(convolved, *arrays), result.detach().numpy(), rtol=1e-5, atol=1e-5)
+    result.square().sum().backward()
+    found = jax.grad(lambda *each: jnp.sum(compiled(convolved, *each) ** 2), (0, 1, 2))(*arrays)
+    for mine, tensor in zip(found, tensors, strict=True):
+        assert tensor.grad is not None
+        np.testing.assert_allclose(mine, tensor.grad.numpy(), rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("function", [lambda x: x.sum(1), lambda x: x.cumsum(1), lambda x: x.prod(1)])
 def test_bytes_are_added_up_without_wrapping_around(function: Callable[[Tensor], Tensor]) -> None:
     given = np.full((2, 3), 200, np.uint8)
