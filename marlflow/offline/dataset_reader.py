@@ -22,16 +22,27 @@ from marlflow.sampling.sampler_config import WorkerStages
 from marlflow.sampling.saved_state import ResumeReport
 
 _POSITIONS = "fragments"
+_MEMORY = ("memory", "memory_version", "bootstrap_memory")
 
 
 class DatasetReader:
-    """A policy's dataset on a worker: environment c of `of` reads every `of`-th fragment from c on."""
+    """A policy's dataset on a worker: environment c of `of` reads every `of`-th fragment from c on.
+
+    `memory_shape` is of the network that learns, None without memory. Memory of the recorded network means nothing to
+    it, so that all memory is zero, which burn-in changes (Kapturowski et al., 2019, section 3).
+    """
 
     def __init__(
-        self, dataset: Dataset, env_indices: Sequence[int], of: int, next_fragments: Mapping[int, int] | None = None
+        self,
+        dataset: Dataset,
+        env_indices: Sequence[int],
+        of: int,
+        next_fragments: Mapping[int, int] | None = None,
+        memory_shape: tuple[int, ...] | None = None,
     ) -> None:
         self._dataset = dataset
         self._of = of
+        self._memory_shape = memory_shape
         self.positions = {env_index: (next_fragments or {}).get(env_index, 0) for env_index in env_indices}
         self._nothing: Batch | None = None
 
@@ -61,6 +72,18 @@ class DatasetReader:
             self.positions[env_index] += 1
             taken += fragment.env_steps
         return (Batch.concat(batches) if batches else self._no_rows()), taken
+
+    def as_learned(self, batch: Batch, version: int) -> Batch:
+        """Return `batch` with the version and the memory of the policy that learns, in place of the recorded ones."""
+        columns = {name: column for name, column in batch.columns.items() if name not in _MEMORY}
+        segments = {name: column for name, column in batch.segments.items() if name not in _MEMORY}
+        columns["version"] = np.full_like(columns["version"], version)
+        if (shape := self._memory_shape) is not None:
+            count = len(segments["length"])
+            columns["memory"] = np.zeros((batch.rows, *shape), np.float32)
+            segments["memory"] = segments["bootstrap_memory"] = np.zeros((count, *shape), np.float32)
+            segments["memory_version"] = np.full(count, version, columns["version"].dtype)
+        return Batch(columns, segments)
 
     def _next_env(self) -> int | None:
         passes = self._dataset.passes
@@ -135,7 +158,7 @@ class DatasetWorker:
         # The version of the current weights, because the recorded version belongs to another learner.
         version = self._versions.get(policy, 0)
         carried = int(batch.segments["carried"].sum())
-        batch = batch.with_columns(version=np.full_like(batch.columns["version"], version))
+        batch = self._readers[policy].as_learned(batch, version)
         receipt = PolicyReceipt(batch.rows, carried, 0.0, version)
         worker_stages = self._worker_stages.get(policy)
         if worker_stages is None:

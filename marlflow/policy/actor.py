@@ -110,6 +110,11 @@ class RecurrentActor(Actor, Protocol):
     memory_shape: tuple[int, ...]
 
 
+def memory_shape_of(actor: Actor) -> tuple[int, ...] | None:
+    """Return the shape of an actor's memory for one agent; None if it has none."""
+    return actor.memory_shape if isinstance(actor, RecurrentActor) else None
+
+
 Scheduled: TypeAlias = float | Array
 """A scheduled value: one number, or one for each row, float64 [N]."""
 

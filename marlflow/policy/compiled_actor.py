@@ -22,7 +22,7 @@ from marlflow.base.observations import row_dtype
 from marlflow.compiled.counter_random import Bits64, CounterRandom
 from marlflow.compiled.rows import NO_PADDING
 from marlflow.compiled.tracing import Traced, traced, value_of
-from marlflow.policy.actor import Actor, NetworkActor, RecurrentActor
+from marlflow.policy.actor import Actor, NetworkActor, memory_shape_of
 from marlflow.policy.box import BoxCoordinates, DeterministicActor, GaussianActor, SquashedGaussianActor
 from marlflow.policy.categorical import CategoricalActor, MultiCategoricalActor
 from marlflow.policy.q import QActor
@@ -303,7 +303,7 @@ class CompiledActor:
         if network is not None and network.device is not None:
             raise NotCompiled("its network is on another device")
         self._parameters: list[nn.Parameter] = [] if network is None else in_flat_order(network)
-        self._try(actor.memory_shape if isinstance(actor, RecurrentActor) else None)
+        self._try(memory_shape_of(actor))
 
     def _try(self, memory_shape: tuple[int, ...] | None) -> None:
         """Trace the actor with shapes alone; raises NotCompiled."""

@@ -25,7 +25,7 @@ from marlflow.learner.optimizer import entries_of
 from marlflow.offline.dataset import Dataset
 from marlflow.offline.dataset_reader import DatasetReader, DatasetWorker, OfflineWorker
 from marlflow.offline.dataset_writer import DatasetTarget
-from marlflow.policy.actor import Actor, AskedMode, EvaluationMode
+from marlflow.policy.actor import Actor, AskedMode, EvaluationMode, memory_shape_of
 from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.protocol import SavedReplay, first_row_of, replay_names
 from marlflow.runtime.relocation import RelocatedStages
@@ -358,7 +358,13 @@ class RunSpec:
         if not self.records:
             return make(env_indices, worker_stages)
         readers = {
-            name: DatasetReader(records, env_indices, self.num_envs, (next_fragments or {}).get(name))
+            name: DatasetReader(
+                records,
+                env_indices,
+                self.num_envs,
+                (next_fragments or {}).get(name),
+                memory_shape_of((actors or self.actors)[name]()),
+            )
             for name, records in self.records.items()
         }
         # Stages of recorded policies are run by the DatasetWorker, on the recorded rows.

@@ -245,6 +245,8 @@ class _RecordedRows(Watcher):
         self._rows: list[tuple[Array, Array | None, Array | None]] = []
 
     def act(self, decision: Decision) -> Any:
+        if decision.comes_back:
+            self._memories.pop(decision.agent, None)
         memory = self._memories.setdefault(decision.agent, self._trained.memory(1))
         mask = decision.mask
         if mask is None and self._trained.spaces.masked:
@@ -368,6 +370,5 @@ def expected_outputs(trained: TrainedPolicy, portable: PortableActor, rows: Chec
         count = len(rows.obs)
         random = RowRandom(np.zeros(count, np.uint64), np.zeros(count, np.int64))
         acted = trained.actor.act(rows.obs, rows.mask, rows.memory, "greedy", random)
-        start = getattr(trained.spaces.action, "start", 0)
-        expected["action"] = acted.action if acted.action.dtype.kind == "f" else acted.action + start
+        expected["action"] = trained.decoded(acted.action)
     return expected

@@ -5,7 +5,7 @@ Rewards and ends are counted as in training: by the adapters through which worke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +35,8 @@ class Decision:
     space: spaces.Space[Any]
     env_steps: int
     """Env steps in the episode before this one."""
+    comes_back: bool = False
+    """Whether it is the agent's first one after its trajectory ended in this episode; it remembers nothing."""
 
 
 Player = Callable[[Decision], Any]
@@ -82,12 +84,15 @@ def play_episode(
     for watcher in watchers:
         watcher.began(episode)
     _note(adapter, episode, result, watchers)
+    gone: set[int] = set()
     while not result.over:
         actions = []
-        for decision in decisions(adapter, result):
+        gone.update(end.slot for end in result.ended)
+        for decision in decisions(adapter, result, gone):
             actions.append(players.get(decision.agent, others)(decision))
             for watcher in watchers:
                 watcher.decided(decision, actions[-1])
+        gone.difference_update(result.deciding)
         result = adapter.act(actions)
         _note(adapter, episode, result, watchers)
     for watcher in watchers:
@@ -95,12 +100,12 @@ def play_episode(
     return episode
 
 
-def decisions(adapter: EnvAdapter, result: StepResult) -> list[Decision]:
-    """Return the decisions that `result` asks for, in the order of its agents."""
+def decisions(adapter: EnvAdapter, result: StepResult, gone: Collection[int]) -> list[Decision]:
+    """Return the decisions that `result` asks for, in the order of its agents; slots `gone` ended before."""
     agents, steps = adapter.agents, adapter.env_steps
     masks = result.masks or [None] * len(result.deciding)
     return [
-        Decision(agents[slot], slot, observation, mask, adapter.action_space(agents[slot]), steps)
+        Decision(agents[slot], slot, observation, mask, adapter.action_space(agents[slot]), steps, slot in gone)
         for slot, observation, mask in zip(result.deciding, result.observations, masks, strict=True)
     ]
 
@@ -176,6 +181,8 @@ def policy_player(team: Team, names: Mapping[str, str], mode: AskedMode) -> Play
 
     def act(decision: Decision) -> Any:
         info = {} if decision.mask is None else {"action_mask": decision.mask}
+        if decision.comes_back:
+            team.forget(decision.agent)
         return team.act(decision.agent, decision.observation, info, mode, names.get(decision.agent))
 
     return act

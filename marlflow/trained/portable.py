@@ -107,7 +107,7 @@ class PortableActor(nn.Module):
     def _rows(self, leaves: Sequence[Tensor]) -> Any:
         if self._layout.form == "plain":
             return leaves[0]
-        flat = [leaf.flatten(1) for leaf in leaves]
+        flat = [leaf.flatten(1) if leaf.dim() > 1 else leaf.unsqueeze(1) for leaf in leaves]
         if self._layout.form == "flat":
             return torch.cat(flat, 1)
         return LeafRows({leaf.start: tensor for leaf, tensor in zip(self._layout.leaves, flat, strict=True)})
@@ -167,19 +167,19 @@ def _masked(outputs: Tensor, mask: Tensor | None) -> Tensor:
 
 def _logits(_head: CategoricalActor, spaces: Spaces, outputs: Tensor, mask: Tensor | None) -> Outputs:
     logits = _masked(outputs, mask)
-    return {"logits": logits, "action": logits.argmax(1) + int(_start(spaces))}
+    return {"logits": logits, "action": _as_taken(logits.argmax(1) + int(_start(spaces)), spaces)}
 
 
 def _values(_head: QActor, spaces: Spaces, outputs: Tensor, mask: Tensor | None) -> Outputs:
     values = _masked(outputs.float(), mask)
-    return {"q_values": values, "action": values.argmax(1) + int(_start(spaces))}
+    return {"q_values": values, "action": _as_taken(values.argmax(1) + int(_start(spaces)), spaces)}
 
 
 def _components(_head: MultiCategoricalActor, spaces: Spaces, outputs: Tensor, mask: Tensor | None) -> Outputs:
     logits = _masked(outputs, mask)
     chosen = torch.stack([part.argmax(1) for part in logits.split(list(spaces.choices), 1)], 1)
     action = chosen.unflatten(1, spaces.action_shape) + torch.from_numpy(np.asarray(_start(spaces), np.int64))
-    return {"logits": logits, "action": action}
+    return {"logits": logits, "action": _as_taken(action, spaces)}
 
 
 def _gaussian(head: GaussianActor, spaces: Spaces, outputs: Tensor, _mask: Tensor | None) -> Outputs:
@@ -205,7 +205,19 @@ def _in_box(head: SquashedGaussianActor | DeterministicActor, action: Tensor, sp
 
 
 def _shaped(action: Tensor, spaces: Spaces) -> Tensor:
-    return action.unflatten(1, spaces.action_shape) if spaces.action_shape else action.squeeze(1)
+    return _as_taken(action.unflatten(1, spaces.action_shape) if spaces.action_shape else action.squeeze(1), spaces)
+
+
+def _as_taken(action: Tensor, spaces: Spaces) -> Tensor:
+    """Return actions in the dtype of their space, as `sampling.acting_policy.ActionDecoder` does."""
+    space = spaces.action
+    taken = action.to(torch.from_numpy(np.empty(0, space.dtype)).dtype)
+    if isinstance(space, gym.Box) and space.dtype == np.float64:
+        # A float64 bound rounded to float32 may lie outside of the space.
+        for bound in (space.low, space.high):
+            is_there = action == torch.from_numpy(bound.astype(np.float32))
+            taken = torch.where(is_there, torch.from_numpy(bound), taken)
+    return taken
 
 
 def _distribution(head: nn.Module, spaces: Spaces) -> dict[str, Any] | None:

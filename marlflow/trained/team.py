@@ -28,7 +28,7 @@ from marlflow.driver.entrants import Entrant, Entrants
 from marlflow.driver.saved_experiment import finished_run, sides_or_none
 from marlflow.env.episode_location import raised
 from marlflow.env.masking import MASK, OBSERVATION
-from marlflow.policy.actor import AskedMode, RecurrentActor
+from marlflow.policy.actor import AskedMode, memory_shape_of
 from marlflow.runs.saved_league import SavedRun
 from marlflow.runs.saved_runs import Which, run_folder
 from marlflow.sampling.acting_policy import ActingPolicy
@@ -66,7 +66,7 @@ class TrainedPolicy:
     @property
     def is_recurrent(self) -> bool:
         """Whether it has a memory."""
-        return isinstance(self.actor, RecurrentActor)
+        return memory_shape_of(self.actor) is not None
 
     def of_agent(self, agent: str) -> TrainedPolicy:
         """Return the policy as it plays `agent`: another one if it does so by another network or in other spaces."""
@@ -86,9 +86,8 @@ class TrainedPolicy:
 
     def memory(self, rows: int) -> Array | None:
         """Return the memory at the start of `rows` episodes, float32 [rows, ...]; None if it has none."""
-        return (
-            np.zeros((rows, *self.actor.memory_shape), np.float32) if isinstance(self.actor, RecurrentActor) else None
-        )
+        shape = memory_shape_of(self.actor)
+        return None if shape is None else np.zeros((rows, *shape), np.float32)
 
     def act(
         self,
@@ -121,7 +120,11 @@ class TrainedPolicy:
         acted = self.actor.act(obs, legal, memory, self._spec.mode(mode), generator)
         if memory is not None and self.is_recurrent:
             memory[...] = acted.memory
-        return np.asarray(self._slots.decoder.choices(acted.action))
+        return self.decoded(acted.action)
+
+    def decoded(self, action: Array) -> Array:
+        """Convert rows of the actor's actions to actions as the environment takes them, [N, ...]."""
+        return np.asarray(self._slots.decoder.choices(action))
 
 
 _FRAMES = 4
@@ -233,6 +236,11 @@ class Team:
         self._states: dict[str, _AgentState] = {}
         return episode_seed(self._seed, EVALUATION, episode)
 
+    def forget(self, agent: str) -> None:
+        """Forget the memory of an agent that ended, and may come back in this episode."""
+        if (state := self._states.get(agent)) is not None and state.memory is not None:
+            state.memory[...] = 0.0
+
     def act(
         self,
         agent: str,
@@ -243,8 +251,8 @@ class Team:
     ) -> Any:
         """Return an agent's action for its observation, both as in the environment of `make_env`.
 
-        Call `reset` at the start of an episode, and `act` once for each decision: memory is kept per agent. `info` is
-        the agent's, needed if it has the action mask. `policy` says who plays the agent where a league or another
+        Call `reset` at the start of an episode, and `act` once for each decision: memory is kept per agent (see
+        `forget`). `info` is the agent's, needed if it has the action mask. `policy` says who plays the agent where a league or another
         matchmaker decides that. Raises InvalidInput.
         """
         trained = self.player(agent, policy)

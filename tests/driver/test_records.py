@@ -21,6 +21,7 @@ from tests.config.composition import algorithms, experiment_of, ready_of
 from tests.driver.kept_runs import assert_equal, kept, without_times
 from tests.driver.resumed_runs import resumed_exactly, resumes_exactly
 from tests.driver.watching import reports, standing
+from tests.runtime import small_runs
 
 ENV_STEPS = 320
 EXPERT = mf.PPO(batch_agent_steps=80, minibatch_agent_steps=40, epochs=1)
@@ -103,6 +104,20 @@ def test_an_offline_run_learns_from_each_recorded_row_once_a_pass_and_ends_with_
     assert result.metrics["env_steps"] == 2 * ENV_STEPS
     assert (trained > 0) if algorithm is SMALL_DQN else (2 * recorded - 100 < trained <= 2 * recorded)
     assert result.metrics["policies"]["expert"]["eval_return_mean"] is not None
+
+
+def test_a_policy_with_memory_begins_from_zeros_whatever_network_recorded(records: Path, tmp_path: Path) -> None:
+    recurrent = replace(small_runs.SMALL_R2D2.algorithm, train_every_agent_steps=40)
+    mf.train(replace(run_of(CARTS, expert=small_runs.SMALL_R2D2), record=mf.Record()), tmp_path / "recurrent")
+    of_r2d2 = tmp_path / "recurrent" / "record"
+    assert np.abs(rows_in(of_r2d2, "expert")["memory"]).max() > 0.01
+    for number, (folder, model) in enumerate([(records, mf.GRU(4, (4,))), (of_r2d2, mf.LSTM(4, (4,)))]):
+        experiment = run_of(offline(folder), None, expert=mf.Policy(recurrent, model))
+        result = mf.train(experiment, tmp_path / str(number))
+        assert figures(result, "expert")[1] > 0
+    # Without memory, nothing of it is learned from.
+    experiment = run_of(offline(of_r2d2), None, expert=mf.Policy(SMALL_DQN))
+    assert figures(mf.train(experiment, tmp_path / "dqn"), "expert")[1] > 0
 
 
 def test_what_learned_from_records_plays_in_the_environment_that_was_recorded(records: Path, tmp_path: Path) -> None:

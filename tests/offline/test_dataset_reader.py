@@ -7,11 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from marlflow.base.errors import CheckpointUnusable
+from marlflow.batches.batch import Batch
 from marlflow.batches.items import Weights
 from marlflow.offline.dataset import Dataset, find_dataset
 from marlflow.offline.dataset_reader import DatasetReader, DatasetWorker, OfflineWorker, next_fragments
@@ -147,3 +149,25 @@ def test_env_steps_of_policies_with_fragments_of_other_lengths_count_once(worker
             for one, state in zip(reading, states, strict=True):
                 one.load_state(state, 0)
     assert counted == 240
+
+
+def test_memory_is_of_the_network_that_learns_and_begins_with_zeros(tmp_path: Path) -> None:
+    writer = DatasetWriter(recording(tmp_path), worker=0)
+    recorded = rows(3, memory=np.ones((3, 5), np.float32))
+    segments = {"memory": np.ones((1, 5)), "memory_version": np.array([7]), "bootstrap_memory": np.ones((1, 5))}
+    writer.write({"team": Batch(recorded.columns, {**recorded.segments, **segments})}, ENV_STEPS)
+    writer.finish()
+    for shape in ((2, 4), None):
+        reader = DatasetReader(find_dataset(tmp_path, "team"), range(1), 1, memory_shape=shape)
+        worker = DatasetWorker(OfflineWorker(0, range(1), _no_player), {"team": reader}, {}, 1)
+        weights = {"team": Weights(9, np.zeros(1, np.float32))}
+        batch = worker.collect(ENV_STEPS, Request(weights=weights))[1]["team"]
+        assert batch.columns["version"].tolist() == [9, 9, 9]
+        found = {name: array for name, array in {**batch.columns, **batch.segments}.items() if "memory" in name}
+        if shape is None:
+            assert not found
+            continue
+        assert batch.columns["memory"].shape == (3, 2, 4)
+        assert batch.segments["memory"].shape == batch.segments["bootstrap_memory"].shape == (1, 2, 4)
+        assert batch.segments["memory_version"].tolist() == [9]
+        assert not any(array.any() for name, array in found.items() if name != "memory_version")

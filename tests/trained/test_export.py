@@ -54,6 +54,9 @@ CASES: dict[str, tuple[mf.Algorithm, Any, Spaces]] = {
     "nested": (mf.PPO(), SMALL_CNN, Spaces(NESTED, gym.Discrete(4))),
     "nested, dense": (mf.PPO(), SMALL, Spaces(NESTED, gym.Discrete(4))),
     "nested without pixels": (mf.PPO(), SMALL, Spaces(FLAT, gym.Discrete(4))),
+    "nested numbers": (mf.PPO(), SMALL, Spaces(gym.Tuple([gym.Box(-1, 1, ()), gym.Discrete(3)]), gym.Discrete(4))),
+    "double": (mf.PPO(), SMALL, Spaces(VECTOR, gym.Box(-0.1, 0.3, (2,), np.float64))),
+    "double, squashed": (mf.SAC(), SMALL, Spaces(VECTOR, gym.Box(-0.1, 0.3, (2,), np.float64))),
     "a number": (mf.PPO(), SMALL, Spaces(gym.Discrete(5), gym.Discrete(4))),
     "no bounds": (mf.PPO(), SMALL, Spaces(VECTOR, gym.Box(-np.inf, np.inf, (2,)))),
     "one number as action": (mf.SAC(), SMALL, Spaces(VECTOR, gym.Box(-1, 1, ()))),
@@ -91,7 +94,21 @@ def test_the_module_computes_what_the_policy_does(case: str) -> None:
         np.testing.assert_allclose(outputs[name].detach().numpy(), value, rtol=1e-6, atol=1e-6, err_msg=name)
     legal = policy.spaces.action
     for action in expected["action"]:
-        assert legal.contains(np.asarray(action, legal.dtype)), f"{action} is not in {legal}"
+        assert legal.contains(np.asarray(action)), f"{action} is not in {legal}"
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_a_bound_that_float32_rounds_outwards_stays_in_the_space(sign: int) -> None:
+    policy = trained(*CASES["double"])
+    network: Any = network_of(policy.actor)
+    with torch.no_grad():
+        network.head.bias.fill_(1e6 * sign)
+    box, rows = policy.spaces.action, arbitrary_rows(policy, 3)
+    assert isinstance(box, gym.Box)
+    portable = portable_of(policy)
+    action = dict(zip(portable.outputs, portable(as_tensor(rows.obs)), strict=True))["action"].detach().numpy()
+    assert (action == (box.high if sign > 0 else box.low)).all()
+    assert not box.contains(action[0].astype(np.float32).astype(np.float64))
 
 
 def test_a_masked_action_is_never_the_greedy_one() -> None:
