@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from marlflow.base.errors import ConfigInvalid, MarlflowError
+from marlflow.base.errors import CheckpointUnusable, ConfigInvalid, MarlflowError
 from marlflow.base.sentences import shortened
 from marlflow.base.signals import handled
 from marlflow.cli.benchmark_runs import BenchmarkRun
@@ -170,7 +170,13 @@ class BenchmarkJob:
 
         env = env_of_words(self.env)
         # Strict: a score is of the last checkpoint, and of no earlier one.
-        evaluated = evaluate(self.folder, episodes=self.episodes, mode="as_learned", strict=True, env=env)
+        try:
+            evaluated = evaluate(self.folder, episodes=self.episodes, mode="as_learned", strict=True, env=env)
+        except CheckpointUnusable as unusable:
+            what = unusable.problems[0].partition(", and strict=true")[0]
+            problem = f"the run is over, and its last checkpoint has no score: {what}"
+            remedy = f"remove {self.folder}, and the same command trains it again"
+            raise CheckpointUnusable([f"{problem}; {remedy}"]) from unusable
         returns = [of.team.mean.value for of in evaluated.returns if of.policy in self.policies]
         if not returns:
             raise ConfigInvalid([f"the policies of {self.folder} have no agents of their own, so it has no score"])

@@ -173,7 +173,7 @@ def _scored(ready: Prepared, task: SuiteTask, problems: list[str]) -> Experiment
 def _state(folder: Path, config: dict[str, Any]) -> Literal["complete", "resume", "new"]:
     """Return how far the run in a folder is; raises ConfigInvalid if it is another run, or is in progress."""
     if not (folder / _CONFIG).is_file():
-        if folder.exists() and any(folder.iterdir()):
+        if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
             raise ConfigInvalid([f"{folder} has something else than a run of marlflow train; choose another dir"])
         return "new"
     try:

@@ -96,14 +96,14 @@ def table(records: Sequence[JobRecord]) -> str:
     if not records:
         return ""
     scored = ["objective"] if any(record.objective is not None for record in records) else []
-    columns = scored + list(dict.fromkeys(name for record in records for name in record.metrics))
-    rows = [["job", "settings", *columns, "ended by", "folder"]]
+    returns = list(dict.fromkeys(name for record in records for name in record.metrics))
+    rows = [["job", "settings", *scored, *returns, "ended by", "folder"]]
     for record in records:
-        values = {"objective": record.objective, **record.metrics}
-        cells = ["" if (value := values.get(name)) is None else f"{value:,.2f}" for name in columns]
+        cells = [] if not scored else ["" if record.objective is None else f"{record.objective:,.6g}"]
+        cells += [f"{record.metrics[name]:,.2f}" if name in record.metrics else "" for name in returns]
         ended_by = record.ended_by or "lost"
         rows.append([str(record.number), " ".join(record.settings), *cells, ended_by, os.path.relpath(record.folder)])
-    return "\n".join(aligned(rows, right=range(2, 2 + len(columns))))
+    return "\n".join(aligned(rows, right=range(2, 2 + len(scored) + len(returns))))
 
 
 def write_csv(records: Sequence[JobRecord], folder: Path) -> None:
@@ -124,7 +124,11 @@ def write_csv(records: Sequence[JobRecord], folder: Path) -> None:
 
 
 def _row(record: JobRecord, folder: Path) -> dict[str, str]:
-    settings = dict(setting.partition("=")[::2] for setting in record.settings)
+    settings = {
+        # The objective is the number; which one it is, where it differs, has another name.
+        ("objective of the job" if name == "objective" else name): value
+        for name, _, value in (setting.partition("=") for setting in record.settings)
+    }
     values = {"objective": record.objective, "env_steps": record.env_steps, **record.metrics}
     ran_in = Path(record.folder)
     return {

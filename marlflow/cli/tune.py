@@ -94,8 +94,9 @@ def _run(
             str(sweep.config.objective),
         )
         try:
-            with _shown_as_they_end(records, None if population is None else f"stop.env_steps={population.most}"):
-                runs = [trial] if population is None else _generations(trial, population)
+            end = None if population is None else f"stop.env_steps={population.most}"
+            with _shown_as_they_end(records, end) as show:
+                runs = [trial] if population is None else _generations(trial, population, show)
                 ended_by = run_trials(runs, len(jobs), asha, sweep.direction, parallel, sweep.folder / ".tune")
         finally:
             shown = sweep if population is None else replace(sweep, direction=None)
@@ -109,12 +110,14 @@ def _run(
     return exit_code(results)
 
 
-def _generations(trial: TuneTrial, population: TrialPopulation) -> Iterator[TuneTrial]:
+def _generations(trial: TuneTrial, population: TrialPopulation, show: Callable[[], None]) -> Iterator[TuneTrial]:
     for jobs, until, is_resumed in population.generations(trial.folder, trial.records):
         end = [f"stop.env_steps={until}", *(population.at_pauses if until < population.most else ())]
         fixed = trial.fixed | {word.partition("=")[0] for word in end}
         with_end = tuple((*job, *end) for job in jobs)
         yield replace(trial, jobs=with_end, fixed=fixed, is_resumed=is_resumed)
+        # What it says of a copy comes after this, and the next records take the place of these.
+        show()
 
 
 def _ray_tune() -> Any:
@@ -246,20 +249,20 @@ def _cpus() -> int:
 
 
 @contextmanager
-def _shown_as_they_end(records: Path, end: str | None) -> Iterator[None]:
-    """Print a line for each trial that has ended, or paused: by env steps, but not by its `end`."""
+def _shown_as_they_end(records: Path, end: str | None) -> Iterator[Callable[[], None]]:
+    """Print a line for each trial that has ended, or paused: by env steps, but not by its `end`.
+
+    Gives a function that does so at once, for those that were not shown yet.
+    """
     shown: set[tuple[int, int | None]] = set()
-    finished = threading.Event()
+    finished, one_at_a_time = threading.Event(), threading.Lock()
 
     def show() -> None:
-        for record in read_records(records):
-            if record.ended_by and (record.number, record.env_steps) not in shown:
-                shown.add((record.number, record.env_steps))
-                objective = "-" if record.objective is None else f"{record.objective:,.6g}"
-                at = "" if record.env_steps is None else f" at {record.env_steps:,} env steps"
-                is_pause = end is not None and record.ended_by.startswith("stop.env_steps=") and record.ended_by != end
-                how = "paused" if is_pause else f"ended by {record.ended_by}"
-                print(f"{record.name} {how}{at}, objective {objective}", flush=True)
+        with one_at_a_time:
+            for record in read_records(records):
+                if record.ended_by and (record.number, record.env_steps) not in shown:
+                    shown.add((record.number, record.env_steps))
+                    print(_end_of(record, end), flush=True)
 
     def watch() -> None:
         while not finished.wait(_POLL_S):
@@ -268,11 +271,19 @@ def _shown_as_they_end(records: Path, end: str | None) -> Iterator[None]:
     watcher = threading.Thread(target=watch, name="marlflow-trials", daemon=True)
     watcher.start()
     try:
-        yield
+        yield show
     finally:
         finished.set()
         watcher.join()
         show()
+
+
+def _end_of(record: JobRecord, end: str | None) -> str:
+    objective = "-" if record.objective is None else f"{record.objective:,.6g}"
+    at = "" if record.env_steps is None else f" at {record.env_steps:,} env steps"
+    is_pause = end is not None and record.ended_by.startswith("stop.env_steps=") and record.ended_by != end
+    how = "paused" if is_pause else f"ended by {record.ended_by}"
+    return f"{record.name} {how}{at}, objective {objective}"
 
 
 _ABOUT = """

@@ -63,9 +63,9 @@ class TrialPopulation:
             yield self.jobs, until, generation > 0
 
     def _copy(self, generation: int, env_steps: int, folder: Path, records: Sequence[JobRecord]) -> None:
-        whole = [record for record in records if record.error is None and record.ended_by]
         sign = 1.0 if self.direction == "maximize" else -1.0
-        rank = {r.number: -math.inf if r.objective is None else sign * r.objective for r in whole}
+        scores = {record.number: record.objective for record in records if record.error is None and record.ended_by}
+        rank = {number: -math.inf if score is None else sign * score for number, score in scores.items()}
         ordered = sorted(rank, key=rank.__getitem__)
         count = max(1, int(self.quantile * len(ordered))) if self.quantile and len(ordered) > 1 else 0
         generator = np.random.default_rng(key(self.seed, *b"generation", generation))
@@ -78,9 +78,9 @@ class TrialPopulation:
                     continue
                 copy_checkpoint(folder / str(source), folder / str(number))
                 before, self.jobs[number] = self._settings(number), near
-                line: dict[str, Any] = {"env_steps": env_steps, "trial": number, "score": sign * rank[number]}
-                line |= {"source": source, "source_score": sign * rank[source], "settings": before}
-                file.write(f"{json.dumps({**line, 'new_settings': self._settings(number)})}\n")
+                line: dict[str, Any] = {"env_steps": env_steps, "trial": number, "score": scores[number]}
+                line |= {"source": source, "source_score": scores[source], "settings": before}
+                file.write(f"{json.dumps({**line, 'new_settings': self._settings(number)}, allow_nan=False)}\n")
                 news = " ".join(self._settings(number))
                 print(f"{env_steps:,} env steps: job {number} continues as a copy of job {source}, {news}", flush=True)
 

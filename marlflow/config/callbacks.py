@@ -76,7 +76,8 @@ def callback_problems(experiment: Experiment) -> Iterator[str]:
             if problem := overrides_nothing(callback, Callback):
                 yield f"{path}: {problem}"
             try:
-                yield from (f"{path} {problem}" for problem in callback.problems())
+                found: Any = callback.problems()
+                yield from (f"{path} {problem}" for problem in ([found] if isinstance(found, str) else found))
             except Exception as error:  # noqa: BLE001  code of a user
                 yield f"{path}: {type(callback).__name__}.problems() raised {raised(error)}"
 

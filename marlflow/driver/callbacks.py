@@ -186,7 +186,7 @@ class Callbacks(Service):
         for each in self._all:
             if each.file is None and not each.is_off:
                 try:
-                    each.state = json.dumps(each.callback.state())
+                    each.state = _as_json(each.callback.state())
                     each.failures["state"] = 0
                 except Exception as error:  # noqa: BLE001  a callback ends no run
                     self._fail(each, "state", error)
@@ -259,6 +259,21 @@ class Callbacks(Service):
         if hook == "began" or each.is_off:
             reason += "; it is not called again"
         self._failed(Fault(FaultKind.CALLBACKS_FAILED, each.path, reason, lines_of(error).lstrip("\n"), 0))
+
+
+def _as_json(state: object) -> str:
+    """Return a callback's state as JSON; raises TypeError for keys that would come back as others."""
+
+    def check(value: object) -> None:
+        if isinstance(value, Mapping):
+            if other := [key for key in value if not isinstance(key, str)]:
+                raise TypeError(f"state() has the key {other[0]!r}, which would come back as a text; make it a text")
+            value = list(value.values())
+        for part in value if isinstance(value, list | tuple) else ():
+            check(part)
+
+    check(state)
+    return json.dumps(state)
 
 
 def _numbers(metrics: object) -> dict[str, float | None]:

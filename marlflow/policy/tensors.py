@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,14 @@ def as_array(tensor: Tensor) -> Array:
 def as_float32(outputs: Tensor) -> Tensor:
     """Convert a network's outputs in bfloat16; others stay as they are."""
     return outputs.float() if outputs.dtype == torch.bfloat16 else outputs
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed torch's global generator meanwhile, from which layers draw whose parameters nobody sets, as of a user."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
 
 
 def parameter_count(module: nn.Module) -> int:

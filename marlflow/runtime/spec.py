@@ -26,6 +26,7 @@ from marlflow.offline.dataset import Dataset
 from marlflow.offline.dataset_reader import DatasetReader, DatasetWorker, OfflineWorker
 from marlflow.offline.dataset_writer import DatasetTarget
 from marlflow.policy.actor import Actor, AskedMode, EvaluationMode, memory_shape_of
+from marlflow.policy.tensors import seeded
 from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.protocol import SavedReplay, first_row_of, replay_names
 from marlflow.runtime.relocation import RelocatedStages
@@ -101,7 +102,9 @@ class PolicySpec:
 
     def actor(self) -> Actor:
         """Make an actor; published weights replace its parameters before it acts."""
-        return self.algorithm.actor(self.spaces, self.model, named_seed(self.seed, "actor", self.name))
+        seed = named_seed(self.seed, "actor", self.name)
+        with seeded(seed):
+            return self.algorithm.actor(self.spaces, self.model, seed)
 
     def mode(self, asked: AskedMode) -> EvaluationMode:
         """Return how it acts in an evaluation that asks for `asked`."""
@@ -185,7 +188,9 @@ class LearnerSpec:
         return replace(self, seed=key(self.seed, *b"reset", *self.name.encode(), reset) >> 33, begins_with={})
 
     def _learner(self, compute: Compute) -> TorchLearner:
-        return self.algorithm.learner(self.name, self._members, named_seed(self.seed, "learner", self.name), compute)
+        seed = named_seed(self.seed, "learner", self.name)
+        with seeded(seed):
+            return self.algorithm.learner(self.name, self._members, seed, compute)
 
     @property
     def _members(self) -> dict[str, Member]:

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import marlflow as mf
+from marlflow.checks.validation import ready
 from marlflow.config.description import describe
 from marlflow.config.schema import read_values
 from marlflow.learner.extra_losses import RESERVED, AddedLoss, ExtraLoss
@@ -116,6 +117,16 @@ def test_a_network_may_have_a_head_for_an_extra_loss() -> None:
     last = [learner.update(_rows(), 20).loss["reward"] for _ in range(3)][-1]
     assert not torch.equal(head.weight, before)
     assert last < first
+
+
+def test_layers_that_draw_from_torchs_generator_are_seeded_too() -> None:
+    spec = ready(small_run(policies=policies(hunters=WithHead(), prey=mf.Random()))).spec.learners["hunters"]
+    state = torch.get_rng_state()
+    heads = [spec.learner().module.reward_head.weight for _ in range(2)]
+    assert torch.equal(*heads)
+    assert torch.equal(torch.get_rng_state(), state)
+    other = spec.with_fresh_seed(1).learner().module.reward_head.weight
+    assert not torch.equal(heads[0], other)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from omegaconf import OmegaConf
 
 from marlflow.cli import sweep_jobs as command
 from marlflow.cli.sweep import Sweep
-from marlflow.cli.sweep_records import JobRecord
+from marlflow.cli.sweep_records import JobRecord, table, write_csv
 from marlflow.driver.train import Result
 from tests.cli.conftest import Marlflow
 from tests.cli.test_train import FAILING, SHORT
@@ -30,7 +31,7 @@ def test_a_job_that_is_refused_is_named_and_the_others_run(marlflow: Marlflow, t
         ["error", "several/1"],
         ["stop.env_steps=400", "several/2"],
     ]
-    assert jobs[0][2] == jobs[0][3]
+    assert float(jobs[0][2]) == pytest.approx(float(jobs[0][3]), abs=0.005)
     assert len(jobs[1]) == 4
     assert (tmp_path / "several" / "2" / "metrics.jsonl").is_file()
 
@@ -68,6 +69,21 @@ def test_an_interrupted_job_is_in_the_table_and_the_last(marlflow: Marlflow, mon
     head, *jobs = [line.split() for line in said.out.splitlines() if not line.startswith("[")]
     assert head[0] == "job"
     assert [job[0] for job in jobs] == ["0"]
+
+
+def test_the_table_keeps_small_objectives_apart_and_the_file_says_which_they_are(tmp_path: Path) -> None:
+    jobs = [
+        JobRecord(number, [f"objective=learners.cart.loss.{name}"], str(tmp_path / name), ended_by="x", objective=value)
+        for number, (name, value) in enumerate([("policy", 0.001234), ("value", 0.001235)])
+    ]
+    assert [line.split()[2] for line in table(jobs).splitlines()[1:]] == ["0.001234", "0.001235"]
+    write_csv(jobs, tmp_path)
+    with (tmp_path / "sweep.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["objective of the job"], row["objective"]) for row in rows] == [
+        ("learners.cart.loss.policy", "0.001234"),
+        ("learners.cart.loss.value", "0.001235"),
+    ]
 
 
 def test_without_any_objective_no_job_is_said_to_be_the_best(

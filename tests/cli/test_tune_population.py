@@ -94,6 +94,9 @@ def test_who_copies_whom(direction: str, tmp_path: Path, monkeypatch: pytest.Mon
     records[4].fail("it broke", is_refused=False)
     of._copy(1, 200, tmp_path, records)
     best = {"maximize": {"1", "3"}, "minimize": {"2", "3"}}[direction]
+    written = (tmp_path / "population.jsonl").read_text().splitlines()
+    lines = [json.loads(line, parse_constant=pytest.fail) for line in written]
+    assert {line["trial"]: line["score"] for line in lines}[0] is None
     assert {source for source, _ in copied} <= best
     assert {target for _, target in copied} == {"0", "2" if direction == "maximize" else "1"}
     copied.clear()
@@ -200,7 +203,7 @@ def generations_of(tmp_path: Path, *words: str) -> tuple[TrialPopulation, list[l
     of = _population(check(from_config(ready.config, ready.problems)), ready, jobs, asked)
     assert of is not None
     trial = TuneTrial((), frozenset(), (), tmp_path, tmp_path, "", "")
-    return of, [list(each.jobs[0][len(jobs[0]) :]) for each in _generations(trial, of)]
+    return of, [list(each.jobs[0][len(jobs[0]) :]) for each in _generations(trial, of, lambda: None)]
 
 
 def test_the_default_interval_is_a_tenth_in_whole_rounds(tmp_path: Path) -> None:

@@ -148,6 +148,21 @@ def test_a_budget_for_failures_ends_the_run_if_it_is_set(tmp_path: Path) -> None
     assert newest(tmp_path).env_steps < 6 * ROUND
 
 
+class Counts(mf.Callback):
+    """Has a state that JSON would change."""
+
+    def state(self) -> Mapping[str, Any]:
+        return {"by_round": [{1: 2.0}]}
+
+
+def test_a_state_whose_keys_would_come_back_as_others_is_a_fault(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = mf.train(run({"counts": Counts()}), tmp_path)
+    assert result.metrics["faults"]["callbacks_failed"] > 0
+    assert "state() has the key 1, which would come back as a text; make it a text" in capsys.readouterr().out
+
+
 class Wrong(mf.Callback):
     def reported(self, record: mf.Report) -> mf.StopRun | None:
         record["policies"].clear()  # type: ignore[attr-defined]
