@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,9 +12,6 @@ import jax.numpy as jnp
 
 from marlflow.compiled.making import DTYPES
 from marlflow.compiled.shapes import SHAPES, magnitude
-
-_FEW_WINDOWS = 64
-"""The most windows of a row that are copied one by one: a call compiles longer with each."""
 
 
 def _matmul(x: Any, y: Any) -> Any:
@@ -70,32 +68,18 @@ def _product_of_patches(x: Any, weight: Any, strides: Sequence[int], pads: Any, 
     On the CPU, XLA computes convolutions within a loop, as the minibatches of an update are, some 30 times slower than
     outside of one.
     """
+    # With the channels last, patches are put together from whole rows of memory.
     x = jnp.pad(jnp.moveaxis(x, 1, -1), ((0, 0), *pads, (0, 0)))
-    factors = jnp.moveaxis(weight, (0, 1), (-1, -2)).reshape(-1, len(weight))
-    return jnp.moveaxis(_patches(x, weight.shape[2:], strides, dilations) @ factors, -1, 1)
-
-
-def _patches(x: Any, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> Any:
-    """Return what each output sees of `x` [N, ..., C], [N, ..., K]: K are the kernel's places, each with all channels.
-
-    The axes are taken one by one, so that longer and longer rows of memory are copied. Without the barriers, XLA makes
-    the patches again for the gradient, transposed, number by number: an update took twice as long or more.
-    """
-    last = x.ndim - 2
-    for axis in range(last, 0, -1):
-        step, dilation, size = strides[axis - 1], dilations[axis - 1], kernel[axis - 1]
-        span = (size - 1) * dilation + 1
-        count = (x.shape[axis] - span) // step + 1
-        if axis == last and count <= _FEW_WINDOWS:
-            starts = range(0, count * step, step)
-            windows = [jax.lax.slice_in_dim(x, start, start + span, dilation, axis) for start in starts]
-            x = jnp.stack([window.reshape(*window.shape[:-2], -1) for window in windows], axis)
-        else:
-            starts = range(0, span, dilation)
-            stop = (count - 1) * step + 1
-            x = jnp.concatenate([jax.lax.slice_in_dim(x, start, start + stop, step, axis) for start in starts], -1)
-        x = jax.lax.optimization_barrier(x)
-    return x
+    out_channels, channels, *kernel = weight.shape
+    spans = [(size - 1) * by + 1 for size, by in zip(kernel, dilations, strict=True)]
+    sizes = [(have - span) // step + 1 for have, span, step in zip(x.shape[1:-1], spans, strides, strict=True)]
+    parts = []
+    for offset in itertools.product(*map(range, kernel)):
+        first = [at * by for at, by in zip(offset, dilations, strict=True)]
+        last = [at + (size - 1) * step + 1 for at, size, step in zip(first, sizes, strides, strict=True)]
+        parts.append(jax.lax.slice(x, (0, *first, 0), (len(x), *last, channels), (1, *strides, 1)))
+    factors = jnp.moveaxis(weight, (0, 1), (-1, -2)).reshape(-1, out_channels)
+    return jnp.moveaxis(jnp.concatenate(parts, -1) @ factors, -1, 1)
 
 
 def _pool(x: Any, kernel_size: Any, stride: Any, padding: Any, initial: Any, combine: Any) -> Any:
