@@ -26,6 +26,8 @@ def _within(x: Any, low: float, high: float) -> Any:
 
 def _clamp(x: Any, min: Any = None, max: Any = None) -> Any:
     # Not jnp.clip: its gradients at the bounds differ from torch's, and the gradients of jnp.where do not.
+    if any(isinstance(bound, float) for bound in (min, max)) and not jnp.issubdtype(x.dtype, jnp.floating):
+        x = x.astype(jnp.float32)
     if min is not None:
         x = jnp.where(x < min, jnp.asarray(min, x.dtype), x)
     if max is not None:
@@ -185,7 +187,7 @@ OPERATORS: Mapping[str, Callable[..., Any]] = {**ELEMENTWISE, **LAYERS, **REDUCT
 
 WITHOUT_EFFECT = frozenset(
     {
-        "inplace",
+        "inplace",  # tracing changes the tensor
         "memory_format",
         "non_blocking",
         "layout",

@@ -105,6 +105,8 @@ def _index(index: Any) -> Any:
         return tuple(map(_index, index))
     if getattr(index, "dtype", None) == jnp.bool_:
         raise NotImplementedError("an index of truth values, whose result has a shape that depends on data")
+    if getattr(index, "dtype", None) == jnp.uint8:
+        raise NotImplementedError("an index of bytes, which torch takes for truth values")
     return jnp.asarray(index) if isinstance(index, list) else index
 
 
@@ -252,9 +254,15 @@ def wide(reduce: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _norm(x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False) -> Any:
+    """Return the norms of vectors, of all numbers if `dim` is None, with torch's derivative of 0 at 0."""
+    axes = _axes(dim)
     if ord == 2:
-        return root(jnp.sum(jnp.square(x), axis=_axes(dim), keepdims=keepdim))
-    return jnp.linalg.norm(x, ord, _axes(dim), keepdim)
+        return root(jnp.sum(jnp.square(x), axis=axes, keepdims=keepdim))
+    if ord == math.inf:
+        return jnp.max(magnitude(x), axis=axes, keepdims=keepdim)
+    if ord == 1:
+        return jnp.sum(magnitude(x), axis=axes, keepdims=keepdim)
+    raise NotImplementedError(f"a norm of order {ord}")
 
 
 def _sort(x: Any, dim: int = -1, descending: bool = False, **_: Any) -> Any:

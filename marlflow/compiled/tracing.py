@@ -9,6 +9,7 @@ with the line of code where that is.
 from __future__ import annotations
 
 import traceback
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -128,6 +129,9 @@ _METADATA = frozenset(
 """Properties and methods that are answered by a tensor without numbers."""
 
 
+_ITSELF = frozenset({"to", "type_as", "float", "double", "long", "int", "bool", "contiguous"})
+"""Calls that return the tensor itself if it is as they would make it."""
+
 _GRADIENT_MODES = frozenset({"requires_grad_", "retain_grad", "is_grad_enabled", "_set_grad_enabled"})
 
 
@@ -135,15 +139,22 @@ class Traced(Tensor):
     """A tensor of a traced function: `value` is a JAX value of its shape."""
 
     value: Any
-    is_view: bool
+    root: Traced | None
+    """The tensor whose memory it shares in torch, if it is a view."""
+    views: list[weakref.ref[Traced]]
+    """The views that share its memory; those that are gone are left in."""
 
     @staticmethod
-    def __new__(cls, value: Any, is_view: bool = False) -> Self:
+    def __new__(cls, value: Any, of: Any = None) -> Self:
+        """Make one for `value`; `of` is the tensor that it is a view of."""
         dtype = _TORCH_TYPES[str(value.dtype)]
         # Not of the CPU: code that takes a shorter way through numpy there must not.
         make: Any = torch.Tensor._make_wrapper_subclass
         made: Self = make(cls, value.shape, dtype=dtype, device="meta")
-        made.value, made.is_view = value, is_view
+        made.value, made.root, made.views = value, None, []
+        if isinstance(of, Traced):
+            made.root = of if of.root is None else of.root
+            made.root.views.append(weakref.ref(made))
         return made
 
     @classmethod
@@ -183,6 +194,9 @@ class _Trace(TorchFunctionMode):
     def call(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         """Return the result of a torch function: Traced, or torch's own where no number is involved."""
         name = _name_of(func)
+        if func is Tensor.where:
+            # As a method it has the condition second.
+            args, name = (args[1], args[0], *args[2:]), "where"
         if name in _METADATA:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
@@ -191,6 +205,7 @@ class _Trace(TorchFunctionMode):
         if name == "scan_steps":
             return self._scan(*args)
         changes, base = _in_place(name)
+        changes = changes or bool(kwargs.get("inplace"))
         touched = self._touches(args) or self._touches(tuple(kwargs.values()))
         self._verify(name, base, changes, touched, args)
         if base not in OPERATORS:
@@ -198,13 +213,18 @@ class _Trace(TorchFunctionMode):
             return func(*args, **kwargs)
         result = self._result(name, base, args, kwargs)
         if changes:
+            before = args[0].value
+            if (result.shape, result.dtype) != (before.shape, before.dtype):
+                raise NotCompiled(_sentence(f"{name}() would change the shape or the type of a tensor in place"))
             args[0].value = result
             return args[0]
         if isinstance(result, ValuesAndIndices):
             return ValuesAndIndices(*map(Traced, result))
-        if isinstance(result, tuple):
-            return tuple(Traced(one, base in VIEWS) for one in result)
-        return Traced(result, base in VIEWS)
+        if base in _ITSELF and not kwargs.get("copy") and isinstance(args[0], Traced):
+            if args[0].value.dtype == result.dtype:
+                return args[0]
+        of = args[0] if base in VIEWS else None
+        return tuple(Traced(one, of) for one in result) if isinstance(result, tuple) else Traced(result, of)
 
     def _verify(self, name: str, base: str, changes: bool, touched: bool, args: Any) -> None:
         """Raise NotCompiled for a call that has no counterpart in a compiled function."""
@@ -219,8 +239,10 @@ class _Trace(TorchFunctionMode):
             raise NotCompiled(_sentence(f"the operator {name} has no line in the table of operators"))
         if changes and not isinstance(args[0], Traced):
             raise NotCompiled(_sentence(f"{name}() changes a tensor that was made outside of the loss"))
-        if changes and args[0].is_view:
+        if changes and args[0].root is not None:
             raise NotCompiled(_sentence(f"{name}() changes a part of another tensor in place"))
+        if changes and any(view() is not None for view in args[0].views):
+            raise NotCompiled(_sentence(f"{name}() changes a tensor in place that has views"))
 
     def _result(self, name: str, base: str, args: Any, kwargs: Mapping[str, Any]) -> Any:
         given = {

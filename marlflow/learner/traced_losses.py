@@ -45,20 +45,26 @@ class TracedLosses:
                 known |= _pieces(parameters.target_flat, target)
             values: dict[str, Any] = {name: Traced(value) for name, value in scheduled.items()}
 
+            keepers = self._keepers(group)
+
             def run() -> LossTerms:
                 self._set_coefficients(values)
-                return group.total_loss(parameters.module, parameters.target_module, _traced(columns))
+                before = [_numbers(keeper) for keeper in keepers]
+                terms = group.total_loss(parameters.module, parameters.target_module, _traced(columns))
+                for keeper, numbers in zip(keepers, before, strict=True):
+                    for name, value in _numbers(keeper).items():
+                        if numbers.get(name) != value:
+                            raise NotCompiled(f"{_named(keeper)} changes its own {name} with each minibatch")
+                return terms
 
             try:
                 terms = traced(known, rows, run)
             finally:
                 self._set_coefficients(self.scheduled)
-            for keeper in (group.loss, *(one for module in self._modules() for one in module.modules())):
-                if kept := [
-                    name for name, value in getattr(keeper, "__dict__", {}).items() if isinstance(value, Traced)
-                ]:
+            for keeper in keepers:
+                if kept := [name for name, value in _attributes(keeper).items() if isinstance(value, Traced)]:
                     raise NotCompiled(
-                        f"{type(keeper).__name__} keeps {kept[0]} from one minibatch to the next; a loss returns it as "
+                        f"{_named(keeper)} keeps {kept[0]} from one minibatch to the next; a loss returns it as "
                         "LossTerms(columns=...)"
                     )
             return LossValues(
@@ -70,10 +76,28 @@ class TracedLosses:
 
         return loss
 
+    def _keepers(self, group: OptimizerGroup) -> list[Any]:
+        """Return the objects of a user's code that a loss may keep something in."""
+        functions = [extra.function for extra in group.extra_losses]
+        return [group.loss, *functions, *(one for module in self._modules() for one in module.modules())]
+
     def _set_coefficients(self, values: Mapping[str, float]) -> None:
         # All groups, because their losses may share coefficients.
         for group in self._groups:
             group.set_coefficients(values)
+
+
+def _attributes(keeper: Any) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = getattr(keeper, "__dict__", {})
+    return found
+
+
+def _numbers(keeper: Any) -> dict[str, Any]:
+    return {name: value for name, value in _attributes(keeper).items() if isinstance(value, bool | int | float | str)}
+
+
+def _named(keeper: Any) -> str:
+    return str(getattr(keeper, "__name__", type(keeper).__name__))
 
 
 def _pieces(flat: FlatParameters, vector: Any) -> dict[int, Any]:

@@ -6,6 +6,7 @@ the exact function: an actor of another class whose `choose` is its own has none
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -28,7 +29,7 @@ from marlflow.policy.categorical import CategoricalActor, MultiCategoricalActor
 from marlflow.policy.q import QActor
 from marlflow.policy.recurrent import RecurrentNetworkActor
 from marlflow.policy.scripted import RandomActor
-from marlflow.policy.tensors import in_flat_order
+from marlflow.policy.tensors import as_array, as_tensor, in_flat_order
 from marlflow.policy.warmup import WarmupActor, network_of
 
 _TINY = np.finfo(np.float32).tiny
@@ -283,6 +284,11 @@ _ROWS_OF_MEMBER = 4
 """Rows of each member that are computed at once, at least."""
 
 
+_ROWS_COMPARED = 4
+_MOST_DIFFERENT = 1e-3
+"""As a share of the largest output: rounding is a thousandth of it."""
+
+
 class StackedMember(NamedTuple):
     """A member of a stack: all its parameters, perhaps with others after them, and its scheduled values."""
 
@@ -320,6 +326,33 @@ class CompiledActor:
             raise
         except Exception as error:
             raise NotCompiled(f"{type(error).__name__} while its network was traced: {error}") from error
+        if self._network is not None:
+            self._compare(self._network, memory_shape)
+
+    def _compare(self, network: NetworkActor, memory_shape: tuple[int, ...] | None) -> None:
+        """Raise NotCompiled if torch computes other outputs for a few observations."""
+        space, samples = copy.deepcopy(self._observation), []
+        for row in range(_ROWS_COMPARED):
+            space.seed(row)
+            samples.append(space.sample())
+        obs = np.asarray(encoded(self._observation, np.stack(samples)))
+        if obs.dtype.kind == "f":
+            # Bounds may be the largest numbers that there are.
+            obs = np.clip(obs, -10.0, 10.0)
+        memory = None
+        if memory_shape is not None:
+            memory = np.random.default_rng(0).uniform(-0.5, 0.5, (len(obs), *memory_shape)).astype(np.float32)
+        found = jax.jit(self._outputs)(self.given().parameters, obs, memory)
+        with torch.no_grad():
+            expected = network.outputs(as_tensor(obs), None if memory is None else as_tensor(memory))
+        for mine, theirs in zip(found, expected, strict=True):
+            if theirs is None:
+                continue
+            difference = np.abs(np.asarray(mine, np.float32) - as_array(theirs.float()))
+            if not difference.max() <= _MOST_DIFFERENT * max(1e-3, float(theirs.abs().max())):
+                raise NotCompiled(
+                    f"its network computes something else by XLA than by torch: outputs differ by {difference.max():.2g}"
+                )
 
     def given(self) -> Given:
         """Return the current parameters and settings."""

@@ -122,6 +122,14 @@ SPECIAL: dict[str, tuple[Callable[[Tensor], Tensor], list[list[float]]]] = {
     "norm of zeros": (lambda x: x.norm(dim=1) + torch.linalg.vector_norm(x, dim=1), [[0, 0, 0], [1, 2, 2]]),
     "deviation of equals": (lambda x: x.std(1), [[2, 2, 2], [1, 2, 4]]),
     "absolute zero": (lambda x: x.abs(), [[0, -1, 2]]),
+    "where as a method": (lambda x: x.where(x > 1.0, x * -3.0), [[0, 1, 2]]),
+    "changed in place by an argument": (lambda x: _residual(x * 1.0), [[0, -1, 2]]),
+    "a tensor that needs no conversion": (lambda x: _converted(x * 1.0), [[0, -1, 2]]),
+    "vector norms of a matrix": (
+        lambda x: x.norm(1) + x.norm(torch.inf) + torch.linalg.vector_norm(x, 1) + x.norm(1, 1).sum(),
+        [[1, -2], [0, 4]],
+    ),
+    "clamped whole numbers": (lambda x: x * torch.arange(3).clamp(0.5, 1.5), [[1, 2, 3]]),
     "extremes of equals": (lambda x: x.max(1).values + 2.0 * x.min(0).values[:2], [[3, 0, 3], [0, 0, 0]]),
     "elu at 0": (lambda x: functional.elu(x, 2.0), [[0, -1, 2]]),
     "at the bounds": (lambda x: functional.relu6(x) + functional.hardtanh(x, -2.0, 6.0), [[0, 6, -2]]),
@@ -132,6 +140,17 @@ SPECIAL: dict[str, tuple[Callable[[Tensor], Tensor], list[list[float]]]] = {
     "attention to nothing, added": (lambda x: _attention(x, torch.where(x != 0, 0.0, -torch.inf)), [[0, 0, 0]]),
     "rows of a table": (lambda x: functional.embedding(torch.tensor([1, 1, 0]), x), [[1, 2], [3, 4]]),
 }
+
+
+def _residual(x: Tensor) -> Tensor:
+    changed = functional.relu(x, inplace=True)
+    return x + 2.0 * changed
+
+
+def _converted(x: Tensor) -> Tensor:
+    same = x.float().contiguous()
+    same += 1.0
+    return x * x
 
 
 def _attention(x: Tensor, mask: Tensor) -> Tensor:
@@ -232,11 +251,20 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Any], str]] = {
     ),
     "another's memory": (lambda x: KEPT.add_(x.mean()), "add_() changes a tensor that was made outside"),
     "a view": (lambda x: x.clone()[:, 0].mul_(2.0), "mul_() changes a part of another tensor"),
+    "what has a view": (lambda x: _stale(x.clone()), "add_() changes a tensor in place that has views"),
+    "another type in place": (lambda x: torch.arange(3).add_(0.5) + x, "would change the shape or the type"),
+    "bytes as an index": (lambda x: x[(x[:, 0] > 0).to(torch.uint8)], "an index of bytes"),
     "memory of its own": (lambda x: torch.exp(x, out=torch.empty(ROWS, 3)), "arguments that the table"),
     "numpy": (lambda x: x.numpy(), "numpy() asks for a tensor's numbers"),
     "an order of rows": (lambda x: x.argmax(0), "argmax() over the rows of a minibatch"),
 }
 KEPT = torch.zeros(())
+
+
+def _stale(x: Tensor) -> Tensor:
+    first = x[:, 0]
+    x.add_(1.0)
+    return first
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -290,6 +290,14 @@ class Remembering(mf.PPOLoss):
         return terms
 
 
+class Counting(mf.PPOLoss):
+    calls = 0
+
+    def __call__(self, module: Any, target_module: None, minibatch: Mapping[str, Tensor]) -> mf.LossTerms:
+        self.calls += 1
+        return super().__call__(module, target_module, minibatch)
+
+
 class _Backward(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -342,6 +350,7 @@ class CountingRows(mf.PPOLoss):
     [
         (Printing, "float() asks for a tensor's numbers, on which the code then depends: return terms if float("),
         (Remembering, "Remembering keeps kept from one minibatch to the next"),
+        (Counting, "Counting changes its own calls with each minibatch"),
         (Straight, "differs from autograd's"),
         (ByNumpy, "numpy() asks for a tensor's numbers"),
         (Differentiating, "grad() differentiates within the loss: (gradient,) = torch.autograd.grad("),
