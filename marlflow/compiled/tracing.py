@@ -129,8 +129,10 @@ _METADATA = frozenset(
 """Properties and methods that are answered by a tensor without numbers."""
 
 
-_ITSELF = frozenset({"to", "type_as", "float", "double", "long", "int", "bool", "contiguous"})
+_ITSELF = frozenset({"to", "type_as", "float", "long", "bool", "contiguous"})
 """Calls that return the tensor itself if it is as they would make it."""
+_OF_OTHER_SIZES = frozenset({torch.float64, torch.int32})
+"""Types that are others here: float32, and the type that stands for int64."""
 
 _GRADIENT_MODES = frozenset({"requires_grad_", "retain_grad", "is_grad_enabled", "_set_grad_enabled"})
 
@@ -194,7 +196,7 @@ class _Trace(TorchFunctionMode):
     def call(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         """Return the result of a torch function: Traced, or torch's own where no number is involved."""
         name = _name_of(func)
-        if func is Tensor.where:
+        if func is Tensor.where and len(args) > 1:
             # As a method it has the condition second.
             args, name = (args[1], args[0], *args[2:]), "where"
         if name in _METADATA:
@@ -220,9 +222,8 @@ class _Trace(TorchFunctionMode):
             return args[0]
         if isinstance(result, ValuesAndIndices):
             return ValuesAndIndices(*map(Traced, result))
-        if base in _ITSELF and not kwargs.get("copy") and isinstance(args[0], Traced):
-            if args[0].value.dtype == result.dtype:
-                return args[0]
+        if base in _ITSELF and _is_itself(result, args, kwargs):
+            return args[0]
         of = args[0] if base in VIEWS else None
         return tuple(Traced(one, of) for one in result) if isinstance(result, tuple) else Traced(result, of)
 
@@ -319,6 +320,13 @@ def value_of(tensor: Any) -> Any:
     if isinstance(tensor, Traced):
         return tensor.value
     return jnp.asarray(tensor.detach().numpy() if isinstance(tensor, Tensor) else np.asarray(tensor))
+
+
+def _is_itself(result: Any, args: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Return whether torch's conversion returns its first argument, so that a change in place is one of both."""
+    asked = [one for one in (*args[1:], *kwargs.values()) if isinstance(one, torch.dtype)]
+    is_of_type = isinstance(args[0], Traced) and args[0].value.dtype == result.dtype
+    return is_of_type and not kwargs.get("copy") and _OF_OTHER_SIZES.isdisjoint(asked)
 
 
 def _is_default(value: Any, default: Any) -> bool:

@@ -148,8 +148,9 @@ def _residual(x: Tensor) -> Tensor:
 
 
 def _converted(x: Tensor) -> Tensor:
-    same = x.float().contiguous()
+    same, other = x.float().to(torch.float32).contiguous(), x.double()
     same += 1.0
+    other += 1.0
     return x * x
 
 
