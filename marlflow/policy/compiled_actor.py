@@ -350,9 +350,7 @@ class CompiledActor:
                 continue
             difference = np.abs(np.asarray(mine, np.float32) - as_array(theirs.float()))
             if not difference.max() <= _MOST_DIFFERENT * max(1e-3, float(theirs.abs().max())):
-                raise NotCompiled(
-                    f"its network computes something else by XLA than by torch: outputs differ by {difference.max():.2g}"
-                )
+                raise NotCompiled(f"XLA computes other outputs of its network than torch, by {difference.max():.2g}")
 
     def given(self) -> Given:
         """Return the current parameters and settings."""
