@@ -116,7 +116,7 @@ def _generations(trial: TuneTrial, population: TrialPopulation, show: Callable[[
         fixed = trial.fixed | {word.partition("=")[0] for word in end}
         with_end = tuple((*job, *end) for job in jobs)
         yield replace(trial, jobs=with_end, fixed=fixed, is_resumed=is_resumed)
-        # What it says of a copy comes after this, and the next records take the place of these.
+        # Before the copies are printed; the next records take the place of these.
         show()
 
 

@@ -138,7 +138,7 @@ def _dropout(x: Any, p: float = 0.5, training: bool = True) -> Any:
 def _softmax(function: Callable[..., Any]) -> Callable[..., Any]:
     def soft(x: Any, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> Any:
         if dim is None:
-            # What torch's functions choose, which warn of it.
+            # torch's functions choose this axis, and warn.
             dim = 0 if x.ndim in (0, 1, 3) else 1
         return function(x if dtype is None else x.astype(DTYPES[dtype]), axis=dim)
 

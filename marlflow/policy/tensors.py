@@ -38,7 +38,7 @@ def as_float32(outputs: Tensor) -> Tensor:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed torch's global generator meanwhile, from which layers draw whose parameters nobody sets, as of a user."""
+    """Seed torch's global generator meanwhile: plain layers, such as `nn.Linear` in a user's network, draw from it."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield
