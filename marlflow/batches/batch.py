@@ -122,6 +122,9 @@ BOOTSTRAPS: Final = {
 }
 """The segment columns that have what follows a segment's last row, by the columns that have it for rows."""
 
+MEMORY_COLUMNS: Final = ("memory", "memory_version", "bootstrap_memory")
+"""Columns of a policy with memory."""
+
 
 @dataclass(frozen=True, slots=True)
 class Batch(TrainBatch):

@@ -13,7 +13,7 @@ from marlflow.algorithms.algorithm import Algorithm
 from marlflow.base.errors import ConfigInvalid
 from marlflow.config.checked import CheckedExperiment
 from marlflow.config.experiment import Experiment, LearnerConfig, PlacementOverrides, RunPlacement, RuntimeConfig
-from marlflow.runtime.resources import Machines, PlacedProcess, place_processes, requests_of
+from marlflow.runtime.resources import OF_RAY, Machines, PlacedProcess, place_processes, requests_of
 from marlflow.runtime.spec import LearnerPlacement, Resources, RunSpec
 
 # Ray counts GPUs in units of 1/10,000.
@@ -21,8 +21,7 @@ _SMALLEST_GPU = 10_000
 _MOST_MACHINES = 10_000
 # As of CustomResources.
 _LARGEST = 1e15
-_OF_RAY = ("CPU", "GPU", "memory", "object_store_memory")
-_OF_RAY_LIKE = {name.upper(): name for name in _OF_RAY}
+_OF_RAY_LIKE = {name.upper(): name for name in OF_RAY}
 
 
 def placements(run: RunPlacement, learners: Mapping[str, LearnerConfig]) -> dict[str, LearnerPlacement]:
@@ -154,7 +153,7 @@ def described_machines(entries: object, setting: str) -> Machines:
             continue
         amounts = {str(name): value for name, value in entry.items() if name not in ("count", "node")}
         for name, value in amounts.items():
-            if name not in _OF_RAY and (meant := _OF_RAY_LIKE.get(name.upper().removesuffix("S"))):
+            if name not in OF_RAY and (meant := _OF_RAY_LIKE.get(name.upper().removesuffix("S"))):
                 problems.append(f"{setting}[{number}] has no {name!r}; did you mean {meant!r}?")
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LARGEST:
                 expected = f"a number, at least 0 and at most {_LARGEST:g}"
@@ -270,9 +269,7 @@ def _described(machines: Machines) -> str:
 
 def _resources_of(machine: Mapping[str, float]) -> str:
     # Memory and names with a colon are Ray's internal resources.
-    custom = [
-        name for name in machine if name not in ("CPU", "GPU", "memory", "object_store_memory") and ":" not in name
-    ]
+    custom = [name for name in machine if name not in OF_RAY and ":" not in name]
     return ", ".join(f"{machine.get(name, 0.0):g} {name}" for name in ("CPU", "GPU", *custom))
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.serialization import Tree
-from marlflow.batches.batch import Batch
+from marlflow.batches.batch import MEMORY_COLUMNS, Batch
 from marlflow.offline.dataset import Dataset
 from marlflow.sampling.protocol import NOTHING_NEW, EvaluationRequest, FrozenPolicy, Request, Worker
 from marlflow.sampling.receipts import Evaluated, Fault, PolicyReceipt, Receipt
@@ -22,7 +22,6 @@ from marlflow.sampling.sampler_config import WorkerStages
 from marlflow.sampling.saved_state import ResumeReport
 
 _POSITIONS = "fragments"
-_MEMORY = ("memory", "memory_version", "bootstrap_memory")
 
 
 class DatasetReader:
@@ -75,8 +74,8 @@ class DatasetReader:
 
     def as_learned(self, batch: Batch, version: int) -> Batch:
         """Return `batch` with the version and the memory of the policy that learns, in place of the recorded ones."""
-        columns = {name: column for name, column in batch.columns.items() if name not in _MEMORY}
-        segments = {name: column for name, column in batch.segments.items() if name not in _MEMORY}
+        columns = {name: column for name, column in batch.columns.items() if name not in MEMORY_COLUMNS}
+        segments = {name: column for name, column in batch.segments.items() if name not in MEMORY_COLUMNS}
         columns["version"] = np.full_like(columns["version"], version)
         if (shape := self._memory_shape) is not None:
             count = len(segments["length"])

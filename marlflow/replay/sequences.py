@@ -17,14 +17,13 @@ import numpy as np
 from marlflow.base.arrays import Array
 from marlflow.base.errors import InvalidInput
 from marlflow.base.info_columns import At
-from marlflow.batches.batch import Batch
+from marlflow.batches.batch import MEMORY_COLUMNS, Batch
 from marlflow.batches.sequences import SequenceTransitions
 from marlflow.flow import Place
 from marlflow.replay.buffer import StoredReplay
 from marlflow.replay.sampling import Sampling
 from marlflow.replay.segments import DECISIONS, SegmentStore, StoredColumns, newest_that_fit
 
-_MEMORY_PROPERTIES = ("memory", "memory_version", "bootstrap_memory")
 _BOOTSTRAP = "bootstrap_"
 
 
@@ -229,7 +228,7 @@ def split(batch: Batch, length: int, burn_in: int) -> Batch:
     first = (batch.ends() + 1 - segments["length"])[parent] + start
     last = number == parts[parent] - 1
     before = np.minimum(start, burn_in)
-    properties = {name: column[parent] for name, column in segments.items() if name not in _MEMORY_PROPERTIES}
+    properties = {name: column[parent] for name, column in segments.items() if name not in MEMORY_COLUMNS}
     # Only a segment's last sequence ends as the segment does; others bootstrap from the next sequence's first row.
     properties |= {name: properties[name] & last for name in ("terminated", "truncated") if name in properties}
     if "carried" in properties:

@@ -23,7 +23,8 @@ _SMALLEST_SHARE = 0.01
 _SLACK = 1e-9
 # Ray's resource with the address of a machine begins so.
 _NODE = "node:"
-_OF_RAY = ("CPU", "GPU", "memory", "object_store_memory")
+OF_RAY = ("CPU", "GPU", "memory", "object_store_memory")
+"""Resources that Ray itself knows; others have names that a cluster's users chose."""
 # An error about hundreds of processes names this many of them.
 _MOST_NAMED = 10
 
@@ -140,7 +141,7 @@ def _too_little(resource: str, amount: float, available: Mapping[str, float], wh
             "until they have ended, or lower the reservations"
         )
     if not existing and resource not in ("CPU", "GPU"):
-        others = [name for name in sorted(whole) if name not in _OF_RAY and ":" not in name]
+        others = [name for name in sorted(whole) if name not in OF_RAY and ":" not in name]
         return f"there are 0: no machine has a resource of this name{meant(resource, others, 'there are')}"
     return f"there {'is' if free == 1 else 'are'} {free:g}; lower the reservations{_alternative(resource, available)}"
 
