@@ -78,9 +78,10 @@ def export(
     """Write the network of a policy to a file that runs without marlflow, and a JSON file that describes it.
 
     `policy` is a policy of the run or a member of its league; None is the only one that learned. The default `file` is
-    `exports/<policy>.<format>` in the run's folder; the description is in the same folder. `format` "onnx" needs the
-    extra `onnx`. The other arguments are as in `load`. Then the file is run on 1,000 rows that the policy plays in the
-    run's environment, and compared with the policy; if the environment cannot be played, on arbitrary rows.
+    `exports/<policy>.<format>` in the run's folder; its description is beside it, with `.json` after its name. `format`
+    "onnx" needs the extra `onnx`. The other arguments are as in `load`. Then the file is run on 1,000 rows that the
+    policy plays in the run's environment, and compared with the policy; if the environment cannot be played, on
+    arbitrary rows.
 
     Raises InvalidInput for a policy without a network, or whose parameters adapt while it acts, and MarlflowError if
     the network cannot be converted, or computes something else.
@@ -102,7 +103,7 @@ def export(
             f"{target} computes something else than policy {trained.name!r}: outputs differ by "
             f"{found.largest:g}; the network does something that cannot be exported, such as calling numpy"
         )
-    description = target.with_suffix(".json")
+    description = target.with_name(f"{target.name}.json")
     described = _described(team, trained, portable, target, found)
     try:
         description.write_text(json.dumps(described, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -251,9 +251,10 @@ def test_the_command_writes_files_and_prints_the_difference(
     assert main(["export", str(run), "policy=prey", "--format", "pt2", f"out={out}", "checkpoint=240"]) == 0
     printed = capsys.readouterr().out
     wrote, compared_to = printed.splitlines()
-    assert wrote == f"wrote {out} and {out.with_suffix('.json')}"
+    description = out.with_name("prey.pt2.json")
+    assert wrote == f"wrote {out} and {description}"
     assert compared_to.startswith("largest difference from the policy over 1,000 rows that it plays: ")
-    assert json.loads(out.with_suffix(".json").read_text(encoding="utf-8"))["source"]["checkpoint"] == 240
+    assert json.loads(description.read_text(encoding="utf-8"))["source"]["checkpoint"] == 240
 
 
 REFUSED = {
