@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
+from dataclasses import dataclass, fields
+from typing import Any, Literal, NamedTuple, Protocol, cast, runtime_checkable
 
 import numpy as np
 import torch
@@ -20,6 +20,8 @@ from marlflow.base.ranges import Pixels, Width
 from marlflow.base.spaces import Spaces
 from marlflow.policy.dense import ACTIVATIONS, Activation, Dense, as_rows
 from marlflow.policy.normalized import NormalizedTorso
+
+Padding = Literal["valid", "same"]
 
 
 class Reader:
@@ -155,11 +157,13 @@ def normalizes(model: TorsoConfig) -> bool:
     return isinstance(model, MLP) and model.normalize_observations
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class CNN:
     """Convolutional layers over an image [height, width, channels], then fully connected ones.
 
-    The defaults are for 84 x 84 pixels (Mnih et al., 2015, doi:10.1038/nature14236); uint8 is scaled to [0, 1].
+    The defaults are for 84 x 84 pixels (Mnih et al., 2015, doi:10.1038/nature14236); uint8 is scaled to [0, 1]. For a
+    board use `padding` "same": without it, its edges are seen by few units of the first convolution, and each further
+    one sees a smaller board.
     """
 
     channels: Sequence[Pixels] = (32, 64, 64)  #: channels of each convolution
@@ -167,6 +171,13 @@ class CNN:
     strides: Sequence[Pixels] = (4, 2, 1)  #: pixels
     hidden_sizes: Sequence[Width] = (512,)  #: units of each layer after the convolutions
     activation: Activation = "relu"  #: tanh or relu
+    #: valid: none; same: zeros around the input of each convolution, so that a stride of 1 keeps height and width
+    padding: Padding = "valid"
+
+    def __repr__(self) -> str:
+        """Return all settings but the default padding, which runs that began before there was one do not have."""
+        shown = (field.name for field in fields(self) if (field.name, self.padding) != ("padding", "valid"))
+        return f"CNN({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
     def build(self, obs_shape: tuple[int, ...], generator: torch.Generator) -> tuple[nn.Module, int]:
         if len(obs_shape) != 3:
@@ -196,12 +207,16 @@ class CNN:
     def _convolutions(self, name: str, image: tuple[int, ...], generator: torch.Generator) -> tuple[Convolutional, int]:
         if not len(self.channels) == len(self.kernel_sizes) == len(self.strides):
             raise ConfigInvalid(["a CNN needs as many channels as kernel_sizes and strides"])
+        if self.padding == "same" and (even := [size for size in self.kernel_sizes if size % 2 == 0]):
+            raise ConfigInvalid([f"padding=same needs odd kernel_sizes, not {even[0]}"])
         height, width, planes = image
         layers = nn.ModuleList()
         for channels, kernel, stride in zip(self.channels, self.kernel_sizes, self.strides, strict=True):
+            around = kernel // 2 if self.padding == "same" else 0
+            height, width = height + 2 * around, width + 2 * around
             if min(height, width) < kernel:
                 raise ConfigInvalid([_too_small(name, image, kernel, (height, width))])
-            layer = nn.Conv2d(planes, channels, kernel, stride)
+            layer = nn.Conv2d(planes, channels, kernel, stride, around)
             nn.init.zeros_(cast(Tensor, layer.bias))
             nn.init.orthogonal_(layer.weight, math.sqrt(2.0), generator)
             layers.append(layer)
@@ -212,10 +227,11 @@ class CNN:
 def _too_small(name: str, image: tuple[int, ...], kernel: int, left: tuple[int, int]) -> str:
     height, width, _ = image
     before = "" if left == (height, width) else f", of which the layers before leave {left[0]} x {left[1]}"
-    size = 3 if min(height, width) >= 5 else 2
-    fitting = f"channels=[32,64] kernel_sizes=[{size},{size}] strides=[1,1], or " if min(height, width) > size else ""
-    smaller = f"give the model smaller ones, such as {fitting}" if fitting else ""
-    return f"a kernel of {kernel} x {kernel} does not fit {name}, {height} x {width}{before}; {smaller}use MLP"
+    smaller = "channels=[32,64] kernel_sizes=[3,3] strides=[1,1] padding=same"
+    return (
+        f"a kernel of {kernel} x {kernel} does not fit {name}, {height} x {width}{before}; give the model smaller "
+        f"ones, such as {smaller}, or use MLP"
+    )
 
 
 class Convolutional(nn.Module):

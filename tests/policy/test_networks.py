@@ -94,6 +94,29 @@ def test_cnn_sees_channels_last_and_scales_bytes() -> None:
     torch.testing.assert_close(torso(as_tensor(pixels)), dense(convolved.flatten(1)))
 
 
+@pytest.mark.parametrize(("height", "stride"), [(5, 1), (5, 2), (6, 2), (2, 1)])
+def test_cnn_with_padding_convolves_the_image_with_zeros_around(height: int, stride: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    torso, _ = mf.CNN((2,), (5,), (stride,), (4,), padding="same").build((height, 7, 3), generator)
+    image = np.random.default_rng(0).normal(size=(2, height, 7, 3)).astype(np.float32)
+    convolution, dense = torso[0].convolutions[0], torso[1]
+    weight, around = convolution.weight.detach().numpy(), np.pad(image, ((0, 0), (2, 2), (2, 2), (0, 0)))
+    seen = np.lib.stride_tricks.sliding_window_view(around, (5, 5), (1, 2))[:, ::stride, ::stride]
+    convolved = np.einsum("nhwcij,ocij->nohw", seen, weight)
+    assert convolved.shape == (2, 2, -(-height // stride), -(-7 // stride))
+    torch.testing.assert_close(torso(as_tensor(image)), dense(torch.relu(torch.tensor(convolved)).flatten(1)))
+
+
+def test_a_cnn_without_padding_is_described_as_before_there_was_any() -> None:
+    plain = (
+        "CNN(channels=(32, 64, 64), kernel_sizes=(8, 4, 3), strides=(4, 2, 1), hidden_sizes=(512,), activation='relu')"
+    )
+    assert repr(mf.CNN()) == plain
+    padded = mf.CNN((2,), (3,), (1,), (4,), padding="same")
+    same = "CNN(channels=(2,), kernel_sizes=(3,), strides=(1,), hidden_sizes=(4,), activation='relu', padding='same')"
+    assert repr(padded) == same
+
+
 def test_small_whole_numbers_are_not_taken_for_pixels() -> None:
     torso, _ = mf.CNN((2,), (2,), (1,), (4,)).build((3, 3, 1), torch.Generator().manual_seed(0))
     board = torch.ones((1, 3, 3, 1), dtype=torch.int8)
@@ -108,12 +131,12 @@ def test_an_image_that_does_not_fit_is_refused() -> None:
         mf.ConfigInvalid, match="a kernel of 8 x 8 does not fit observation, 6 x 7; give the model"
     ) as small:
         mf.CNN().build((6, 7, 2), generator)
-    assert str(small.value).endswith("channels=[32,64] kernel_sizes=[3,3] strides=[1,1], or use MLP")
-    mf.CNN(channels=[32, 64], kernel_sizes=[3, 3], strides=[1, 1]).build((6, 7, 2), generator)
+    assert str(small.value).endswith("channels=[32,64] kernel_sizes=[3,3] strides=[1,1] padding=same, or use MLP")
+    mf.CNN(channels=[32, 64], kernel_sizes=[3, 3], strides=[1, 1], padding="same").build((2, 2, 2), generator)
     with pytest.raises(mf.ConfigInvalid, match="8 x 9, of which the layers before leave 1 x 1; give the model smaller"):
         mf.CNN().build((8, 9, 3), generator)
-    with pytest.raises(mf.ConfigInvalid, match="does not fit observation, 2 x 2; use MLP"):
-        mf.CNN().build((2, 2, 1), generator)
+    with pytest.raises(mf.ConfigInvalid, match="padding=same needs odd kernel_sizes, not 8"):
+        mf.CNN(padding="same").build((84, 84, 3), generator)
     with pytest.raises(mf.ConfigInvalid, match="as many channels"):
         mf.CNN(channels=(1,)).build((84, 84, 3), generator)
 
