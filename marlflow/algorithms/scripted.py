@@ -73,4 +73,4 @@ class Scripted(ActsOnly):
     choose: Callable[..., Any]  #: import path of choose(obs, action_mask, generator), which returns one action per row
 
     def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Actor:
-        return CallableActor(self.choose, spaces.choices if spaces.masked else None)
+        return CallableActor(self.choose, spaces.action)

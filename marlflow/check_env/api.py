@@ -134,7 +134,7 @@ def _outcome(name: str, test: Callable[[], None], notes: list[str]) -> TestOutco
         return TestOutcome(name, "failed", "a step or reset took longer than env.step_timeout_s", _where(overdue))
     except BdbQuit:
         raise KeyboardInterrupt(DEBUGGER_QUIT) from None
-    except Exception as error:  # noqa: BLE001  (any error is the test's result)
+    except (Exception, SystemExit) as error:  # noqa: BLE001  (any error is the test's result)
         return TestOutcome(name, "failed", _message(error), _where(error))
     return TestOutcome(name, "passed")
 

@@ -29,6 +29,7 @@ from marlflow.check_env.seats import Seats
 from marlflow.policy.actor import Actor
 from marlflow.policy.scripted import CallableActor, RandomActor
 from marlflow.sampling import EpisodeResult, RolloutWorker, SamplerConfig, group
+from marlflow.sampling.env_source import WrongReward, reward_values
 from marlflow.sampling.watchdog import Watchdog
 
 _SAMPLES = 256
@@ -134,6 +135,9 @@ class Ledger:
         began = perf_counter()
         stepped = self._step(actions)
         self.slowest_step_s = max(self.slowest_step_s, perf_counter() - began)
+        if not isinstance(stepped, tuple) or len(stepped) != 5:
+            # The adapter raises an error for it.
+            return stepped
         self._issued(stepped[1])
         self._spent(actions.keys(), stepped[-1])
         account.over = not self._env.agents
@@ -143,8 +147,8 @@ class Ledger:
         first: dict[str, float] = {}
         for agent, reward in rewards.items():
             try:
-                amount = float(reward)
-            except (TypeError, ValueError):
+                amount = float(reward_values([reward])[0])
+            except WrongReward:
                 # The rollout worker raises an error for it.
                 continue
             self.running.issued[agent].append(amount)

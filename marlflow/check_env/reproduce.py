@@ -16,6 +16,7 @@ import numpy as np
 from marlflow.base.random import episode_seed
 from marlflow.check_env.play import Dice
 from marlflow.env import EnvAdapter, StepResult, open_adapter
+from marlflow.sampling.env_source import WrongReward, reward_values
 from marlflow.sampling.watchdog import close_within
 
 _EPISODES = 3
@@ -115,11 +116,18 @@ def _moment(adapter: EnvAdapter, step: StepResult) -> Moment:
     for slot, mask in zip(step.deciding, step.masks, strict=False):
         moment.append((f"the action mask of {agents[slot]!r}", _digest(mask)))
     for slot, reward in zip(step.reward_slots, step.rewards, strict=True):
-        moment.append((f"the reward of {agents[slot]!r}", float(reward)))
+        moment.append((f"the reward of {agents[slot]!r}", _amount(reward)))
     for ending in step.ended:
         moment.append((f"how {agents[ending.slot]!r} ended", (ending.terminated, ending.truncated)))
         moment.append((f"the final observation of {agents[ending.slot]!r}", _digest(ending.observation)))
     return moment
+
+
+def _amount(reward: Any) -> float | str:
+    try:
+        return float(reward_values([reward])[0])
+    except WrongReward:
+        return repr(reward)
 
 
 def _digest(value: Any) -> bytes:

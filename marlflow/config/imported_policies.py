@@ -42,6 +42,7 @@ from marlflow.sampling.mapping import policy_of as policy_of_agent
 # Beyond this many parameters, and times those of the actor, a network is not built to compare its size.
 _SMALL, _MOST_TIMES = 1_000_000, 16
 _TRIES = 3
+_SET_TRUST = "set league.trust={names}"
 
 
 def load_policy(
@@ -89,9 +90,9 @@ def _while_it_runs(load: Callable[[], tuple[SavedPolicy, str]]) -> tuple[SavedPo
     return load()
 
 
-def policy_of(run: SavedRun, member: str, size_of: Callable[[str], int] | None = None) -> SavedPolicy:
+def policy_of(run: SavedRun, member: str) -> SavedPolicy:
     """Return a member of a run, with the configuration of its network; raises as `saved_policy`."""
-    saved = saved_policy(run, member, size_of)
+    saved = saved_policy(run, member)
     if "config" in saved.description:
         return saved
     snapshots = _mapping(_mapping(_experiment(run.run_dir).get("league")).get("snapshots"))
@@ -155,7 +156,7 @@ def _experiment(run_dir: Path) -> dict[str, Any]:
     try:
         return _mapping(with_current_names(json.loads((run_dir / EXPERIMENT).read_text(encoding="utf-8"))))
     except (OSError, ValueError, RecursionError):
-        # A run of an earlier version, from the command line.
+        # It is damaged, or missing; the command line's record has the same.
         return recorded(run_dir, "config.yaml")
 
 
@@ -163,23 +164,12 @@ def _mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def imported_policy(
-    saved: SavedPolicy, trust: Collection[str] | None, remedy: str = "set league.trust={names}"
-) -> Policy:
+def imported_policy(saved: SavedPolicy, trust: Collection[str] | None, remedy: str = _SET_TRUST) -> Policy:
     """Return a policy that acts as `saved`, made of marlflow's classes and those in `trust` (None: any).
 
     Raises ConfigInvalid, with the `remedy`, if it names others, or if its configuration is not valid.
     """
-    own = _built(saved.description["config"], saved.source, trust, remedy)
-    return Policy(Imported(saved, own.acts_by), own.model)
-
-
-def configured_policy(run: SavedRun, policy: str, trust: Collection[str] | None, remedy: str) -> Policy:
-    """Return a policy of a run as it was configured, without its parameters; raises as `imported_policy`."""
-    return _built(_config(run.run_dir, policy), f"{policy} of {run.run_dir}", trust, remedy)
-
-
-def _built(config: Mapping[str, Any] | None, source: str, trust: Collection[str] | None, remedy: str) -> Policy:
+    config, source = saved.description["config"], saved.source
     if not config:
         raise ConfigInvalid(
             [f"{source}: its run recorded no configuration, so the classes of its network are not known"]
@@ -197,7 +187,21 @@ def _built(config: Mapping[str, Any] | None, source: str, trust: Collection[str]
         raise ConfigInvalid(problems)
     if not own.acts_by.capabilities.learns or own.acts_by.capabilities.tasks:
         raise ConfigInvalid([f"{source}: {own.acts_by.name} does not act by fixed parameters alone"])
-    return own
+    return Policy(Imported(saved, own.acts_by), own.model)
+
+
+def fitting_policy(
+    saved: SavedPolicy, seats: Mapping[str, Spaces], trust: Collection[str] | None, remedy: str = _SET_TRUST
+) -> tuple[Policy, list[str]]:
+    """Return `imported_policy` and the agents of `seats` that it can play; raises ConfigInvalid if there are none."""
+    wrong = {agent: space_problem(saved, spaces, agent) for agent, spaces in seats.items()}
+    fitting = [agent for agent, problem in wrong.items() if problem is None]
+    if not fitting:
+        raise ConfigInvalid([f"{next(iter(wrong.values()))}; name a member of a run of this environment"])
+    policy = imported_policy(saved, trust, remedy)
+    if problem := size_problem(policy, seats[fitting[0]]):
+        raise ConfigInvalid([problem])
+    return policy, fitting
 
 
 def space_problem(saved: SavedPolicy, spaces: Spaces, agent: str) -> str | None:
@@ -354,15 +358,7 @@ def _renamed(policy: str, experiment: Experiment, path: str, problems: Problems)
 
 def _loaded_member(given: Mapping[str, str], trust: Sequence[str], adapter: EnvAdapter) -> tuple[Policy, list[str]]:
     saved = load_policy(Path(given.get(COPY, given[FROM])), None if COPY in given else given.get(MEMBER))
-    spaces = {agent: _spaces(adapter, agent) for agent in adapter.agents}
-    wrong = {agent: space_problem(saved, of_agent, agent) for agent, of_agent in spaces.items()}
-    fitting = [agent for agent, problem in wrong.items() if problem is None]
-    if not fitting:
-        raise ConfigInvalid([f"{next(iter(wrong.values()))}; name a member of a run of this environment"])
-    policy = imported_policy(saved, trust)
-    if problem := size_problem(policy, spaces[fitting[0]]):
-        raise ConfigInvalid([problem])
-    return policy, fitting
+    return fitting_policy(saved, {agent: _spaces(adapter, agent) for agent in adapter.agents}, trust)
 
 
 def _spaces(adapter: EnvAdapter, agent: str) -> Spaces:

@@ -18,19 +18,16 @@ from marlflow.base.spaces import Spaces
 from marlflow.config.checked import CheckedExperiment
 from marlflow.config.experiment import Policy
 from marlflow.config.imported_policies import (
-    configured_policy,
-    imported_policy,
+    fitting_policy,
     load_policy,
     players_of,
     policy_of,
     size_problem,
-    space_problem,
 )
 from marlflow.config.recorded import recorded_run
 from marlflow.league.modes import pick
 from marlflow.league.sides import Sides
-from marlflow.policy.actor import AskedMode, WeightedActor
-from marlflow.runs.checkpoint_format import as_text
+from marlflow.policy.actor import AskedMode
 from marlflow.runs.saved_league import SavedRun, saved_run
 from marlflow.runs.saved_policies import import_file, saved_policy
 from marlflow.runs.saved_runs import EXPORTED, MIXTURE, PREFIX, RANDOM, TEAM, chosen, located, no_member
@@ -74,11 +71,6 @@ class Entrant:
     def everybody(self) -> Sequence[Entrant]:
         """All entrants that may be drawn."""
         return tuple(self.parts.values()) if self.mixture else (self,)
-
-
-def _size(policy: PolicySpec) -> int:
-    actor = policy.actor()
-    return len(actor.flat()) if isinstance(actor, WeightedActor) else 0
 
 
 def _fixed_policies(checked: CheckedExperiment, seats: Mapping[str, Spaces]) -> dict[str, dict[str, PolicySpec]]:
@@ -168,7 +160,7 @@ class Entrants:
 
     def _own(self, label: str) -> Entrant:
         policies = self._checked.spec.policies
-        saved = saved_policy(self._run, label, lambda policy: _size(policies[policy]))
+        saved = saved_policy(self._run, label)
         name = saved.description["policy"]
         spec = policies[name]
         algorithm = Imported(saved, spec.algorithm)
@@ -232,12 +224,12 @@ class Entrants:
         run = self._other(path)
         trust = self._trust_in(run, member)
         try:
-            saved = policy_of(run, member, self._size_in(run, trust))
+            saved = policy_of(run, member)
         except CheckpointUnusable:
             # A running training may have removed the checkpoint since it was read.
             del self._runs[path]
             run = self._other(path)
-            saved = policy_of(run, member, self._size_in(run, trust))
+            saved = policy_of(run, member)
         return self._saved(label, saved, trust)
 
     def _trust_in(self, run: SavedRun, member: str) -> Collection[str] | None:
@@ -246,19 +238,6 @@ class Entrants:
             if import_file(member) not in run.checkpoint.names and recorded_run(run.run_dir).is_own:
                 return None
         return self._trust
-
-    def _size_in(self, run: SavedRun, trust: Collection[str] | None) -> Callable[[str], int]:
-        """Return a function that counts the parameters of a policy of another run, which were saved with others."""
-
-        def size(policy: str) -> int:
-            about = run.notes.identity["policies"][policy]
-            for spaces in self.seats.values():
-                if (as_text(spaces.observation), as_text(spaces.action)) == (about["observes"], about["acts"]):
-                    built = configured_policy(run, policy, trust, _REMEDY)
-                    return _size(PolicySpec(policy, built.acts_by, built.model, spaces, 0))
-            raise ConfigInvalid([f"policy {policy!r} of {run.run_dir} plays no agent of this environment"])
-
-        return size
 
     def _is_random(self, path: Path, member: str) -> bool:
         about = self._other(path).notes.identity["policies"].get(member, {})
@@ -271,13 +250,7 @@ class Entrants:
         return self._runs[path]
 
     def _saved(self, label: str, saved: SavedPolicy, trust: Collection[str] | None) -> Entrant:
-        wrong = {agent: space_problem(saved, spaces, agent) for agent, spaces in self.seats.items()}
-        seats = [agent for agent, problem in wrong.items() if problem is None]
-        if not seats:
-            raise ConfigInvalid([f"{next(iter(wrong.values()))}; name a member of a run of this environment"])
-        policy = imported_policy(saved, trust, _REMEDY)
-        if problem := size_problem(policy, self.seats[seats[0]]):
-            raise ConfigInvalid([problem])
+        policy, seats = fitting_policy(saved, self.seats, trust, _REMEDY)
         spec = PolicySpec(label, policy.acts_by, policy.model, self.seats[seats[0]], self._checked.spec.seed)
         return self._entrant(label, spec, seats, saved.acts, self._described(saved))
 

@@ -7,7 +7,7 @@ import os
 import platform
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from importlib import metadata
@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from marlflow.batches.items import Update
+from marlflow.batches.items import Update, Weights
 from marlflow.config.checked import CheckedExperiment
 from marlflow.config.description import describe
 from marlflow.config.experiment import Experiment
@@ -27,6 +27,7 @@ from marlflow.driver.service import Service
 from marlflow.flow.plan import agent_steps_of_first_update
 from marlflow.observe.console import RunConsole
 from marlflow.runs.checkpoints import Checkpoint
+from marlflow.runtime.spec import LearnerSpec
 from marlflow.sampling.protocol import Round
 from marlflow.sampling.saved_state import ResumeReport
 
@@ -36,8 +37,14 @@ log = logging.getLogger("marlflow")
 class Notices(Service):
     """Writes notices to the console and the log."""
 
-    def __init__(self, checked: CheckedExperiment, metrics: RunMetrics, console: RunConsole) -> None:
-        self._checked, self._metrics, self._console = checked, metrics, console
+    def __init__(
+        self,
+        checked: CheckedExperiment,
+        metrics: RunMetrics,
+        console: RunConsole,
+        published: Callable[[], Mapping[str, Weights]],
+    ) -> None:
+        self._checked, self._metrics, self._console, self._published = checked, metrics, console, published
         # Learners with an update that was ended early, each of which is reported once.
         self._cut: set[str] = set()
         self._has_looked_for_infos, self._episodes_before = False, 0
@@ -88,7 +95,15 @@ class Notices(Service):
 
     def close(self) -> None:
         self._look_for_infos()
+        published = self._published()
         for name, totals in self._metrics.learners.items():
+            learner = self._checked.spec.learners[name]
+            if totals.updates and all(published[policy].version == 0 for policy in learner.members):
+                every = self._checked.experiment.path_of_learner(name)
+                self.notify(
+                    f"{_learner_text(name, learner)} acts and is saved as it began: none of its {totals.updates:,} "
+                    f"updates was published ({every}.algorithm.publish_every_updates)"
+                )
             if totals.updates == 0:
                 sampled = self._metrics.agent_steps_sampled
                 count = sum(sampled[policy] for policy in self._checked.spec.learners[name].learns_from)
@@ -101,9 +116,8 @@ def why_never_updated(checked: CheckedExperiment, name: str, totals: LearnerTota
     `agent_steps_sampled` counts the agent steps of all policies that it learns from.
     """
     learner = checked.spec.learners[name]
-    learner_text = f"policy {name}" if learner.members == (name,) else f"learner {name}"
     who = " and ".join(learner.others) or "it"
-    sampled = f"{learner_text} was never updated: {who} sampled {agent_steps_sampled:,} agent steps"
+    sampled = f"{_learner_text(name, learner)} was never updated: {who} sampled {agent_steps_sampled:,} agent steps"
     needed = _needed(checked, name, learner.algorithm)
     if agent_steps_sampled >= needed:
         counts = {"updates_skipped": totals.updates_skipped, "stale_rows_dropped": totals.stale_rows_dropped}
@@ -111,6 +125,10 @@ def why_never_updated(checked: CheckedExperiment, name: str, totals: LearnerTota
         return ", and ".join([sampled, *([f"its reports have {', '.join(known)}"] if known else [])])
     settings = ", ".join(_settings(checked, name, needed))
     return f"{sampled}, and its first update needs at least {needed:,}{f' ({settings})' if settings else ''}"
+
+
+def _learner_text(name: str, learner: LearnerSpec) -> str:
+    return f"policy {name}" if learner.members == (name,) else f"learner {name}"
 
 
 def _needed(checked: CheckedExperiment, name: str, algorithm: Any) -> int:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from time import perf_counter
 
+from marlflow.base.sentences import enumerated
 from marlflow.config.experiment import Experiment, Stop
 from marlflow.sampling.messages import LeftOut, LineLimit, Logged, News, Printed, Silent, StepRunning
 from marlflow.sampling.worker import worker_name
@@ -129,8 +130,7 @@ class Relay:
 def _worker_names(workers: Sequence[int]) -> str:
     if len(workers) == 1:
         return f"worker {workers[0]}"
-    more = f" and {len(workers) - _MAX_NAMED:,} more" if len(workers) > _MAX_NAMED else ""
-    return f"workers {', '.join(map(str, workers[:_MAX_NAMED]))}{more}"
+    return f"workers {enumerated([*map(str, workers)], _MAX_NAMED)}"
 
 
 def _bounds(step_timeout_s: float | None, stop: Stop) -> str:

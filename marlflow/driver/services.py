@@ -90,7 +90,7 @@ class RunServices:
         """Make all services, each from the services that it needs; they are called in the order of the table."""
         checked, experiment, spec = self._checked, self._checked.experiment, self._checked.spec
         metrics, budget, executor, callbacks = self.metrics, self.budget, self.executor, self.reporting.callbacks
-        notices, progress = Notices(checked, metrics, self._console), DatasetProgress(spec.records)
+        notices, progress = Notices(checked, metrics, self._console, parts.published), DatasetProgress(spec.records)
         notice = self._console.notice
         self.clock = clock = RunClock(lambda: evaluator.spent_s + self._match_times.total_s + nash_conv.spent_s)
         evaluator = Evaluator(

@@ -68,7 +68,7 @@ class AdapterState:
             return
         try:
             self._agent_slots.seat(agents)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self._location.raised(error, "observation_space() or action_space()") from error
 
     def observation_space(self, agent: str) -> spaces.Space[Any]:
@@ -98,7 +98,7 @@ class AdapterState:
     def close(self) -> None:
         try:
             self._env.close()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self._location.raised(error, "close()") from error
 
 
@@ -160,7 +160,7 @@ class GlobalState:
     def _call_state(self) -> Array:
         try:
             state = np.asarray(self._env.state())
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self._location.raised(error, "state()") from error
         if state.dtype.kind not in "biuf":
             raise self._location.broken(f"state() gave {state.dtype} instead of numbers")

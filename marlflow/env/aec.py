@@ -58,7 +58,7 @@ class AECAdapter(AdapterState):
         self._appeared.clear()
         try:
             self._env.reset(seed=seed, **options)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self._location.raised(error, "reset()") from error
         # A reset may replace inner objects, so look for the innermost wrapper again.
         self._inner_env = innermost_wrapper(self._env)
@@ -90,7 +90,7 @@ class AECAdapter(AdapterState):
         result, slots = self._result, self._agent_slots.slots
         try:
             self._env.step(action)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self._location.raised(error, "step()", agent) from error
         for name, reward in self._inner_env.rewards.items():
             # Skips zeros; the exact type test is quicker than `reward != 0`, which has no single answer for arrays.
@@ -131,7 +131,7 @@ class AECAdapter(AdapterState):
     def _observe(self, slot: int, agent: str, final: bool) -> tuple[Any, Array | None]:
         try:
             observation = self._env.observe(agent)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self._location.raised(error, "observe()", agent) from error
         split = self._agent_slots.split_final if final else self._agent_slots.split
         return split(slot, observation, self._inner_env.infos.get(agent))

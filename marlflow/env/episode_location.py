@@ -51,11 +51,13 @@ class EpisodeLocation:
         """Make the error for a violation of PettingZoo's API."""
         return EnvironmentFailed(self.words(agent), reason)
 
-    def raised(self, error: Exception, doing: str, agent: str | None = None) -> EnvironmentFailed:
+    def raised(self, error: BaseException, doing: str, agent: str | None = None) -> EnvironmentFailed:
         """Make the error for an exception raised while `doing`, e.g. `step()`.
 
-        Raises KeyboardInterrupt instead if the user quit a debugger there.
+        Raises KeyboardInterrupt instead if the user quit a debugger there, and `error` if Ray ends the process by it.
         """
+        if hasattr(error, "ray_terminate_msg"):
+            raise error
         if isinstance(error, BdbQuit):
             raise KeyboardInterrupt(DEBUGGER_QUIT) from None
         # An inner call has located it already.
@@ -65,7 +67,7 @@ class EpisodeLocation:
         return EnvironmentFailed(self.words(agent), reason, own_traceback(error))
 
 
-def own_traceback(error: Exception) -> str:
+def own_traceback(error: BaseException) -> str:
     """Format the traceback of `error` from the environment's first frame on."""
     frame: TracebackType | None = error.__traceback__
     while frame is not None and frame.tb_frame.f_code.co_filename in _ADAPTER_FILES:

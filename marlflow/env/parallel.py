@@ -41,7 +41,7 @@ class ParallelAdapter(AdapterState):
         self._appeared.clear()
         try:
             observations, infos = self._env.reset(seed=seed, **options)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self._location.raised(error, "reset()") from error
         for agent in self._env.agents:
             self._agent_slots.slot(agent)
@@ -53,7 +53,7 @@ class ParallelAdapter(AdapterState):
         location.env_steps += 1
         try:
             stepped = env.step(dict(zip(live, actions, strict=True)))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise location.raised(error, "step()") from error
         if not isinstance(stepped, tuple) or len(stepped) != 5:
             given = f"{len(stepped)} things" if isinstance(stepped, tuple) else f"a {type(stepped).__name__}"

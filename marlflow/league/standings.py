@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from marlflow.base.arrays import Array
-from marlflow.base.sentences import aligned
+from marlflow.base.sentences import aligned, enumerated
 from marlflow.league.alpharank import MOST_PROFILES, alpharank, alpharank_of_one_population, marginals
 from marlflow.league.game_statistics import NO_WINNER
 from marlflow.league.members import Members
@@ -132,8 +132,7 @@ def _of_roles(by_role: Sequence[Sequence[str]], payoffs: Payoffs) -> MetaWeights
         for name in all_
         if name not in left
     ]
-    more = f" and {len(left_out) - _MOST_LEFT_OUT:,} more" if len(left_out) > _MOST_NAMED else ""
-    note = f"{method} leaves out {', '.join(left_out[:_MOST_LEFT_OUT])}{more}: {gaps}" if left_out else None
+    note = f"{method} leaves out {enumerated(left_out, _MOST_LEFT_OUT)}: {gaps}" if left_out else None
     return MetaWeights(method, {name: sum(weights) / len(weights) for name, weights in found.items()}, note)
 
 

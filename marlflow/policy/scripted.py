@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -68,36 +68,64 @@ class RandomActor:
 
 
 class CallableActor:
-    """Acts by a user's `choose(obs, action_mask, generator)`, which returns actions [N, ...].
+    """Acts by a user's `choose(obs, action_mask, generator)`, which returns actions [N, ...] of `action_space`.
 
-    `choices` has the number of values of each component of masked actions (default: one component).
+    Whole numbers are counted from 0, and may come as floats. Without `action_space`, only masked actions are checked,
+    as one component.
     """
 
     def __init__(
-        self, choose: Callable[[Array, Array | None, RowRandom], Array], choices: Sequence[int] | None = None
+        self,
+        choose: Callable[[Array, Array | None, RowRandom], Array],
+        action_space: spaces.Space[Any] | None = None,
     ) -> None:
-        self._choose = choose
-        self._choices = choices
+        self._choose, self._space = choose, action_space
+        self._choices = choices_of(action_space) if isinstance(action_space, DISCRETE_KINDS) else None
         # Where each component begins in a mask.
-        self._starts = np.cumsum([0, *(choices or ())[:-1]])
+        self._starts = np.cumsum([0, *(self._choices or ())[:-1]])
 
     def act(self, obs: Array, action_mask: Array | None, memory: Any, mode: Mode, generator: RowRandom) -> Acted:
-        """Return the function's actions; raises MarlflowError for a wrong number or an illegal one."""
+        """Return the function's actions; raises MarlflowError for a wrong shape and for what is no legal action."""
         action = np.asarray(self._choose(obs, action_mask, generator))
-        if action.shape[:1] != (len(obs),):
-            raise MarlflowError(f"{self._choose!r} returned shape {action.shape} for {len(obs)} observations")
-        if action_mask is not None:
-            illegal = np.flatnonzero(self._is_illegal(action, action_mask))
-            if illegal.size:
-                raise MarlflowError(f"{self._choose!r} chose illegal action {action[illegal[0]]} in row {illegal[0]}")
+        each = action.shape[1:] if self._space is None else self._space.shape or ()
+        if action.shape != (len(obs), *each):
+            raise MarlflowError(f"{self._choose!r} returned shape {action.shape} for {len(obs)} observations{self._of}")
+        if action_mask is not None or self._choices is not None:
+            action = self._whole_numbers(action)
+            rows = action.reshape(len(action), -1)
+            is_outside = (rows < 0) | (rows >= (action_mask.shape[1] if self._choices is None else self._choices))
+            if action_mask is not None:
+                self._check(action, is_outside | self._is_masked(rows, is_outside, action_mask), "illegal action")
+            else:
+                self._check(action, is_outside, "action", f", counted from 0{self._of}")
+        elif isinstance(box := self._space, spaces.Box):
+            action = action.astype(box.dtype, copy=False)
+            # NaN is neither above nor below.
+            self._check(action, ~((action >= box.low) & (action <= box.high)), "action", self._of)
         return Acted(action, np.full(len(obs), np.nan, np.float32), memory)
 
-    def _is_illegal(self, action: Array, action_mask: Array) -> Array:
-        rows = action.reshape(len(action), -1)
-        is_outside = (rows < 0) | (rows >= (action_mask.shape[1] if self._choices is None else self._choices))
+    @property
+    def _of(self) -> str:
+        return "" if self._space is None else f", of {self._space}"
+
+    def _whole_numbers(self, action: Array) -> Array:
+        if action.dtype.kind not in "biuf":
+            raise MarlflowError(f"{self._choose!r} returned {action.dtype.name} for whole numbers{self._of}")
+        with np.errstate(invalid="ignore"):
+            whole = action.astype(np.int64)
+        self._check(action, whole != action, "action", f", which is no whole number{self._of}")
+        return whole
+
+    def _is_masked(self, rows: Array, is_outside: Array, action_mask: Array) -> Array:
         at = np.where(is_outside, 0, rows) + self._starts
-        illegal: Array = (is_outside | ~action_mask[np.arange(len(action))[:, None], at]).any(axis=1)
-        return illegal
+        masked: Array = ~action_mask[np.arange(len(rows))[:, None], at]
+        return masked
+
+    def _check(self, action: Array, is_wrong: Array, what: str, why: str = "") -> None:
+        """Raise MarlflowError for the first row in which a component `is_wrong`."""
+        wrong = np.flatnonzero(is_wrong.reshape(len(action), -1).any(axis=1))
+        if wrong.size:
+            raise MarlflowError(f"{self._choose!r} chose {what} {action[wrong[0]]} in row {wrong[0]}{why}")
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
         # No setting of this actor is scheduled.

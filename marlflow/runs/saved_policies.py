@@ -36,12 +36,11 @@ def import_file(member: str) -> str:
     return f"{_IMPORT_PREFIX}{member}"
 
 
-def saved_policy(run: SavedRun, member: str, size_of: Callable[[str], int] | None = None) -> SavedPolicy:
+def saved_policy(run: SavedRun, member: str) -> SavedPolicy:
     """Return the published parameters of a policy, a frozen version, or a member of a run's league.
 
-    `size_of` returns the number of parameters of a policy, to take one of several that a learner saves together. Raises
-    ConfigInvalid for a member that the run does not have or that has no parameters, CheckpointUnusable for a malformed
-    checkpoint.
+    Raises ConfigInvalid for a member that the run does not have or that has no parameters, CheckpointUnusable for a
+    malformed checkpoint.
     """
     if member not in run.names:
         what = "the league of " if run.league is not None else ""
@@ -56,7 +55,7 @@ def saved_policy(run: SavedRun, member: str, size_of: Callable[[str], int] | Non
         elif run.checkpoint.files.get(import_file(member)) is not None:
             return from_export(bytes(run.checkpoint.read(import_file(member))), f"{member} of {run.run_dir}")
         else:
-            policy, (version, flat, network) = member, _live(run, member, size_of)
+            policy, (version, flat, network) = member, _live(run, member)
         description = _description(run, member, policy, version, scheduled)
         return SavedPolicy(flat, description, f"{member} of {run.run_dir}", network)
 
@@ -98,7 +97,7 @@ def _frozen(run: SavedRun, member: str) -> tuple[str, int, dict[str, float], Arr
     return str(tree["policy"]), int(tree["version"]), dict(tree["scheduled"]), _as_parameters(tree["flat"])
 
 
-def _live(run: SavedRun, policy: str, size_of: Callable[[str], int] | None) -> tuple[int, Array, Array | None]:
+def _live(run: SavedRun, policy: str) -> tuple[int, Array, Array | None]:
     """Return version and published parameters, and all of its learner if that trains it alone."""
     learners = run.notes.identity["learners"]
     learner = next((name for name, one in learners.items() if policy in one["policies"]), None)
@@ -109,25 +108,11 @@ def _live(run: SavedRun, policy: str, size_of: Callable[[str], int] | None) -> t
     if len(together) == 1:
         # Some runs that come with marlflow have no critics.
         return int(state["version"]), flat, _as_parameters(state["vector"]) if "vector" in state else None
-    if PUBLISHED_SIZES in state:
-        sizes = dict(zip(together, state[PUBLISHED_SIZES].tolist(), strict=True))
-    elif size_of is not None:
-        # A checkpoint of an earlier version.
-        sizes = {one: size_of(one) for one in together}
-    else:
-        raise ConfigInvalid([_saved_together(run, learner, policy)])
+    sizes = dict(zip(together, state[PUBLISHED_SIZES].tolist(), strict=True))
     first = sum(sizes[one] for one in together[: together.index(policy)])
     if sum(sizes.values()) != len(flat):
         raise ValueError("the published parameters do not fit its policies")
     return int(state["version"]), flat[first : first + sizes[policy]], None
-
-
-def _saved_together(run: SavedRun, learner: str, policy: str) -> str:
-    others = (
-        [] if run.league is None else [n for n, one in run.league.members.snapshots.items() if one.policy == policy]
-    )
-    instead = f"; export a snapshot: {others[-1]}" if others else ""
-    return f"learner {learner!r} keeps the parameters of several policies together, {policy!r} among them{instead}"
 
 
 def _as_parameters(flat: Any) -> Array:

@@ -269,7 +269,7 @@ class BatchedEnvPool(EnvSource):
             return self._call(call, self, doing)
         except EnvironmentFailed:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise EpisodeLocation(self._name, self.env_indices[0]).raised(error, doing) from error
 
     def _reopen(self) -> None:

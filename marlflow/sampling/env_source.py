@@ -232,7 +232,7 @@ def reward_values(rewards: Sequence[Any]) -> Array:
     """Return `rewards` as float64 [N]; raises WrongReward for the first that is not a finite number."""
     try:
         values = np.array(rewards, np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         values = np.empty(0)
     if values.shape == (len(rewards),) and np.isfinite(values).all():
         return values

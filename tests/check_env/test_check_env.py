@@ -29,7 +29,10 @@ from tests.check_env.trial_environments import (
     ListedInfos,
     Moody,
     Outside,
+    PaidInArrays,
+    Quits,
     Relay,
+    ReturnsNothing,
     Strangers,
     Tires,
     Unpaid,
@@ -191,6 +194,24 @@ def test_what_was_played_before_a_failure_is_kept() -> None:
     assert trial.episodes.played < trial.episodes.failed_in
     assert trial.episodes.conserved
     assert (trial.reproducible, trial.speed) == (None, None)
+
+
+def test_rewards_may_be_arrays_of_one_number() -> None:
+    trial = tried(PaidInArrays, episodes=2)
+    assert (trial.ready, trial.reproducible, trial.episodes.conserved) == (True, True, True)
+    assert trial.groups[0].returns == trial.groups[0].decisions
+
+
+@pytest.mark.parametrize(
+    ("factory", "said"),
+    [
+        (Quits, "step() raised SystemExit: 0"),
+        (ReturnsNothing, "step() returned a NoneType; a ParallelEnv returns"),
+    ],
+)
+def test_a_step_that_ends_the_process_or_returns_nothing_is_a_problem(factory: Callable[..., Any], said: str) -> None:
+    trial = tried(factory, episodes=2)
+    assert said in trial.problems[0].what
 
 
 def test_a_family_of_tasks_is_for_maml_too() -> None:

@@ -139,6 +139,28 @@ class ListedInfos(CartPoleTeam):
         return *others, {agent: ["hit"] for agent in infos}
 
 
+class PaidInArrays(CartPoleTeam):
+    """Pays arrays of one number, as training takes them."""
+
+    def step(self, actions):
+        observations, rewards, *rest = super().step(actions)
+        return observations, {agent: np.array([reward]) for agent, reward in rewards.items()}, *rest
+
+
+class Quits(CartPoleTeam):
+    """Ends the process in place of an error."""
+
+    def step(self, actions):
+        raise SystemExit(0)
+
+
+class ReturnsNothing(CartPoleTeam):
+    """Its step does not return anything."""
+
+    def step(self, actions):
+        super().step(actions)
+
+
 class Endless(CartPoleTeam):
     """Poles that fall are put up again."""
 

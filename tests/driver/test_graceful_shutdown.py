@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
 from collections.abc import Callable
@@ -114,6 +115,17 @@ def test_it_may_come_while_the_run_is_ending_by_itself(
     result = mf.train(experiment, tmp_path)
     assert result.stopped_by == "interrupted"
     assert newest(tmp_path).env_steps == 480
+
+
+class SignalsAtItsEnd(mf.Callback):
+    def ended(self, result: mf.RunEnd) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_it_may_come_after_the_last_report(tmp_path: Path) -> None:
+    ended = mf.train(small_run(env_steps=80, callbacks={"ends": SignalsAtItsEnd()}), tmp_path)
+    assert ended.stopped_by == "terminated"
+    assert json.loads((tmp_path / "state.json").read_text())["state"] == "interrupted"
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,18 @@ def test_where_there_were_enough_it_says_what_else_is_known() -> None:
     )
 
 
+def test_a_run_says_that_no_update_was_published(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    dqn = mf.DQN(learning_starts_agent_steps=20, batch_agent_steps=8, publish_every_updates=1_000)
+    experiment = small_run(policies={"cart": mf.Policy(dqn)}, mapping=None, env_steps=80, log=mf.Log(console="plain"))
+    updates = mf.train(experiment, tmp_path).metrics["learners"]["cart"]["updates"]
+    assert updates > 0
+    sentence = (
+        f"policy cart acts and is saved as it began: none of its {updates} updates was published "
+        "(policies.cart.algorithm.publish_every_updates)"
+    )
+    assert sentence in capsys.readouterr().out.splitlines()
+
+
 def test_a_run_ends_with_it_and_the_default_policy_has_its_own_key(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from gymnasium import spaces
 from pettingzoo import AECEnv, ParallelEnv
 from pettingzoo.utils.wrappers import MultiEpisodeEnv
+from ray._raylet import raise_sys_exit_with_custom_error_message
 
 from marlflow.base.errors import EnvironmentFailed
 from marlflow.env import open_adapter
@@ -175,6 +176,37 @@ def test_an_environments_exception_says_where_and_shows_only_its_own_frames():
     assert "in step" in failure.user_traceback
     assert "marlflow" not in failure.user_traceback.replace(__file__, "").replace("tests", "")
     assert "in act" not in failure.user_traceback
+
+
+class Quits(Scripted):
+    def __init__(self, error):
+        super().__init__([])
+        self.error = error
+
+    def step(self, actions):
+        raise self.error
+
+
+def test_an_environment_that_would_end_the_process_has_failed():
+    adapter = open_adapter(Quits(SystemExit(0)))
+    adapter.reset(7)
+    with pytest.raises(EnvironmentFailed, match=r"step\(\) raised SystemExit: 0"):
+        adapter.act([0, 0])
+
+
+def test_ray_may_end_a_process_in_a_step():
+    ends = SystemExit(1)
+    ends.ray_terminate_msg = "The process receives a SIGTERM."
+    adapter = open_adapter(Quits(ends))
+    adapter.reset(7)
+    with pytest.raises(SystemExit):
+        adapter.act([0, 0])
+
+
+def test_how_ray_ends_a_process_is_told_from_an_environments_own_exit():
+    with pytest.raises(SystemExit) as ended:
+        raise_sys_exit_with_custom_error_message("the end")
+    assert ended.value.ray_terminate_msg == "the end"
 
 
 def test_an_aec_environments_exception_names_the_agent():

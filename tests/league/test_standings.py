@@ -226,6 +226,19 @@ def test_members_left_out_of_a_role_are_named() -> None:
     assert shown.notes == ("nash leaves out agent@2 as agent: 1 of 6 combinations of members have no games",)
 
 
+@pytest.mark.parametrize(("count", "named"), [(4, ""), (5, " and 1 more")])
+def test_only_the_first_members_that_are_left_out_are_named(count: int, named: str) -> None:
+    played = ["agent", *(f"agent@{number}" for number in range(1, 3 * count))]
+    members, payoffs = hunt({(a, b): WON for a in ("adversary", "adversary@1") for b in played})
+    for number in range(2, 4 * count):
+        members.add("agent", number, 10 * number, 10 * number)
+    for number in range(3 * count, 4 * count):
+        payoffs.add(Game(("adversary", f"agent@{number}"), LOST, env_steps=1))
+    (note,) = standings(members, payoffs, Ratings()).notes
+    listed = ", ".join(f"agent@{number} as agent" for number in range(3 * count, 3 * count + 4))
+    assert note.startswith(f"nash leaves out {listed}{named}: {count} of ")
+
+
 def test_interchangeable_seats_need_one_seating_and_have_no_columns() -> None:
     members = members_of({"main": 2})
     payoffs = Payoffs(PAIR, symmetric=True)

@@ -115,7 +115,7 @@ def test_random_policies_act_uniformly_over_the_legal(action: spaces.Space[Any])
 def test_a_function_whose_component_is_illegal_is_refused() -> None:
     mask = np.array([[True, True, False, True, True]])
     for component, legal in ((0, False), (1, True)):
-        actor = CallableActor(lambda obs, mask, draws, c=component: np.array([[1, c]]), (2, 3))
+        actor = CallableActor(lambda obs, mask, draws, c=component: np.array([[1, c]]), spaces.MultiDiscrete([2, 3]))
         if legal:
             assert actor.act(np.zeros((1, 1)), mask, None, "explore", None).action.tolist() == [[1, 1]]  # type: ignore[arg-type]
             continue

@@ -1,3 +1,6 @@
+import re
+from typing import Any
+
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -79,5 +82,48 @@ def test_a_function_acts_and_is_checked() -> None:
             CallableActor(lambda obs, mask, generator, of=outside: np.full(len(obs), of)).act(
                 obs(2), ~np.zeros((2, 2), bool), None, "explore", row_random(2)
             )
+    first_as_float = CallableActor(lambda obs, mask, generator: np.zeros(len(obs)), spaces.Discrete(2))
+    assert first_as_float.act(obs(2), mask, None, "explore", row_random(2)).action.dtype == np.int64
     with pytest.raises(mf.MarlflowError, match="for 2 observations"):
         CallableActor(lambda obs, mask, generator: np.zeros(3)).act(obs(2), None, None, "explore", row_random(2))
+
+
+PAIR = spaces.MultiDiscrete([3, 2])
+UNIT = spaces.Box(-1.0, np.array([0.1, 1.0], np.float32), (2,))
+
+
+@pytest.mark.parametrize(
+    ("space", "row", "said"),
+    [
+        (PAIR, [7, 0], "action [7 0] in row 1, counted from 0, of MultiDiscrete"),
+        (PAIR, [0, -1], "action [ 0 -1] in row 1, counted from 0"),
+        (PAIR, [0.5, 0.0], "action [0.5 0. ] in row 1, which is no whole number, of MultiDiscrete"),
+        (PAIR, [np.nan, 0.0], "which is no whole number"),
+        (spaces.MultiBinary(2), [0, 2], "action [0 2] in row 1, counted from 0"),
+        (spaces.Discrete(2, start=3), 3, "action 3 in row 1, counted from 0, of Discrete(2, start=3)"),
+        (UNIT, [0.0, 50.0], "action [ 0. 50.] in row 1, of Box("),
+        (UNIT, [np.nan, 0.0], "action [nan  0.] in row 1, of Box("),
+        (UNIT, [0.2, 0.0], "action [0.2 0. ] in row 1"),
+    ],
+)
+def test_what_is_no_action_of_the_space_is_refused(space: spaces.Space[Any], row: Any, said: str) -> None:
+    actor = CallableActor(lambda obs, mask, generator: np.array([np.zeros_like(row), row]), space)
+    with pytest.raises(mf.MarlflowError, match=re.escape(said)):
+        actor.act(obs(2), None, None, "explore", row_random(2))
+
+
+@pytest.mark.parametrize(
+    ("space", "actions"),
+    [(PAIR, [[2.0, 1.0]]), (spaces.MultiBinary(2), [[True, False]]), (UNIT, [[0.1, -1.0]]), (UNIT, [[0, 1]])],
+)
+def test_the_bounds_are_actions_of_the_space(space: spaces.Space[Any], actions: Any) -> None:
+    actor = CallableActor(lambda obs, mask, generator: np.array(actions), space)
+    action = actor.act(obs(1), None, None, "explore", row_random(1)).action
+    assert action.astype(space.dtype)[0] in space
+
+
+def test_text_and_other_shapes_are_refused() -> None:
+    with pytest.raises(mf.MarlflowError, match=r"returned str32 for whole numbers, of Discrete\(2\)"):
+        CallableActor(lambda *_: np.array(["0"]), spaces.Discrete(2)).act(obs(1), None, None, "explore", row_random(1))
+    with pytest.raises(mf.MarlflowError, match=r"returned shape \(1, 3\) for 1 observations, of Box"):
+        CallableActor(lambda *_: np.zeros((1, 3)), UNIT).act(obs(1), None, None, "explore", row_random(1))

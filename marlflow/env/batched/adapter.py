@@ -93,7 +93,7 @@ class BatchedAdapter:
     def state(self) -> Array:
         try:
             state = as_numpy(self._env.state()[:1])[0]  # type: ignore[attr-defined]
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self._location.raised(error, "state()") from error
         space = self.state_space()
         assert space is not None, "only environments with a state are asked for it"
@@ -122,7 +122,7 @@ class BatchedAdapter:
         self._location.begin(seed)
         try:
             return self._env.reset(_FIRST, np.array([seed], np.int64))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self._location.raised(error, "reset()") from error
 
     def act(self, actions: Sequence[Any]) -> StepResult:
@@ -130,7 +130,7 @@ class BatchedAdapter:
         result = StepResult()
         try:
             step = self._env.step(self._arrays(actions))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self._location.raised(error, "step()") from error
         result.reward_slots = list(range(len(self._agents)))
         result.rewards = [self._entry(step.rewards, slot).item() for slot in result.reward_slots]
@@ -187,7 +187,7 @@ class BatchedAdapter:
     def close(self) -> None:
         try:
             self._env.close()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self._location.raised(error, "close()") from error
 
 
