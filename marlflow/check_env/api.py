@@ -163,7 +163,7 @@ def as_note(warning: warnings.WarningMessage) -> str:
     return f"{warning.category.__name__}: {text} ({warning.filename}:{warning.lineno})"
 
 
-def _message(error: Exception) -> str:
+def _message(error: BaseException) -> str:
     text = " ".join(str(error).split())
     # An assertion without text is quoted as source.
     if isinstance(error, AssertionError):

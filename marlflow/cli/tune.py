@@ -8,9 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
-import sys
 import threading
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,24 +18,20 @@ from typing import Any
 import numpy as np
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from omegaconf import DictConfig
 
-from marlflow.base.errors import ConfigInvalid, InvalidInput, MarlflowError
+from marlflow.base.errors import ConfigInvalid
 from marlflow.cli.arguments import Words
-from marlflow.cli.failures import failure
-from marlflow.cli.job import inline_by_default, prepared, recorded
+from marlflow.cli.job import inline_by_default, prepared
 from marlflow.cli.options import Arguments, Command, Option
 from marlflow.cli.sweep import Sweep, exit_code, objective_problems, records_in
 from marlflow.cli.sweep_records import JobRecord, best_of, read_records
 from marlflow.cli.tune_population import TrialPopulation, fixed_problems, sweeps_of
+from marlflow.cli.tune_trial import TuneTrial
 from marlflow.config.checked import CheckedExperiment
-from marlflow.config.compose import composing, config_loader, run_job
+from marlflow.config.compose import composing, config_loader
 from marlflow.config.experiment import Experiment
 from marlflow.config.overrides import Prepared
 from marlflow.driver.graceful_shutdown import REASON_OF, REASONS
-from marlflow.driver.train import Result, resume, train
-from marlflow.observe.callback import Callback, StopRun
-from marlflow.observe.report import Report, metric
 
 _POLL_S = 0.5
 
@@ -97,7 +91,8 @@ def _run(
             end = None if population is None else f"stop.env_steps={population.most}"
             with _shown_as_they_end(records, end) as show:
                 runs = [trial] if population is None else _generations(trial, population, show)
-                ended_by = run_trials(runs, len(jobs), asha, sweep.direction, parallel, sweep.folder / ".tune")
+                own = sweep.folder / ".tune"
+                ended_by = run_trials(runs, len(jobs), asha, sweep.direction, parallel, own, trial.end_soon)
         finally:
             shown = sweep if population is None else replace(sweep, direction=None)
             shown.show(results := read_records(records), is_remote=True)
@@ -414,76 +409,3 @@ def _drawn_from_interval(key: str, interval: Any) -> Draw:
         return f"{key}={min(math.floor(number), high) if is_whole else min(max(number, low), high)}"
 
     return draw
-
-
-class _JudgedReports(Callback):
-    """Gives each report's objective to the scheduler, and stops the run if the scheduler says so.
-
-    The scheduler gets no objective before the first update. Until then, trials with the same initial policy have the
-    same episodes: a comparison would find them equal and stop none, and the next comparison comes many env steps later.
-    """
-
-    def __init__(self, objective: str, reported: Callable[[int, float | None], bool]) -> None:
-        self._objective, self._reported = objective, reported
-
-    def reported(self, record: Report) -> StopRun | None:
-        value = metric(record, self._objective)
-        has_learned = any(learner["updates"] > 0 for learner in record["learners"].values())
-        known = None if value is None or not math.isfinite(value) or not has_learned else float(value)
-        return None if self._reported(int(record["env_steps"]), known) else StopRun("others are better")
-
-
-@dataclass(frozen=True, slots=True)
-class TuneTrial:
-    """The trials that an actor runs: `jobs` are the overrides of all trials; `fixed` keys are the same in each.
-
-    `folder` is the sweep's folder, `records` is where each trial writes its record, `cwd` the command's folder. If
-    `is_resumed`, trials continue in their folders.
-    """
-
-    jobs: tuple[tuple[str, ...], ...]
-    fixed: frozenset[str]
-    config_dirs: tuple[str, ...]
-    folder: Path
-    records: Path
-    cwd: str
-    objective: str
-    is_resumed: bool = False
-
-    def __call__(self, number: int, reported: Callable[[int, float | None], bool]) -> None:
-        """Run the trial of a number; its error, if any, is in its record."""
-        os.chdir(self.cwd)
-        if self.cwd not in sys.path:
-            sys.path.insert(0, self.cwd)
-        overrides = [override.lstrip("+~") for override in self.jobs[number]]
-        settings = [override for override in overrides if override.partition("=")[0] not in self.fixed]
-        folder = self.folder / str(number)
-        if self.is_resumed and any(one.number == number and one.error for one in read_records(self.records)):
-            return  # what failed once would fail again
-        record = JobRecord(number, settings, str(folder), os.getpid())
-        record.write(self.records)
-        try:
-            record.end(self._train(number, folder, reported))
-        except MarlflowError as error:
-            record.fail(failure(error).removeprefix("error: "), isinstance(error, InvalidInput))
-        except Exception:  # noqa: BLE001  the command shows it
-            record.fail(traceback.format_exc(), is_refused=False)
-        finally:
-            record.write(self.records)
-
-    def _train(self, number: int, folder: Path, reported: Callable[[int, float | None], bool]) -> Result:
-        from marlflow.checks.validation import from_config
-
-        ready = prepared(Words(overrides=list(self.jobs[number]), config_dirs=list(self.config_dirs)))
-        results: list[Result] = []
-
-        def run(job: DictConfig) -> None:
-            experiment = from_config(job, ready.problems)
-            callbacks = {**experiment.callbacks, "tune": _JudgedReports(self.objective, reported)}
-            # Trials share the terminal, so they do not write to it.
-            quiet = replace(experiment, callbacks=callbacks, log=replace(experiment.log, console="none"))
-            results.append((resume if self.is_resumed else train)(quiet, folder, files=recorded(job)))
-
-        # Hydra would resolve an interpolation in the path.
-        run_job(ready.config, str(folder).replace("${", "\\${"), run)
-        return results[0]

@@ -90,10 +90,11 @@ class CallableActor:
         each = action.shape[1:] if self._space is None else self._space.shape or ()
         if action.shape != (len(obs), *each):
             raise MarlflowError(f"{self._choose!r} returned shape {action.shape} for {len(obs)} observations{self._of}")
-        if action_mask is not None or self._choices is not None:
+        choices = (action_mask.shape[1],) if self._choices is None and action_mask is not None else self._choices
+        if choices is not None:
             action = self._whole_numbers(action)
             rows = action.reshape(len(action), -1)
-            is_outside = (rows < 0) | (rows >= (action_mask.shape[1] if self._choices is None else self._choices))
+            is_outside = (rows < 0) | (rows >= choices)
             if action_mask is not None:
                 self._check(action, is_outside | self._is_masked(rows, is_outside, action_mask), "illegal action")
             else:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
+import signal
 from pathlib import Path
 
 import pytest
 
 from marlflow.cli.sweep_records import read_records
-from marlflow.cli.tune import TuneTrial
+from marlflow.cli.tune_trial import TuneTrial
 from marlflow.observe.sinks import read_metrics
 from marlflow.runs.saved_runs import newest
 from tests.cli.conftest import Marlflow
@@ -44,6 +45,23 @@ def test_a_trial_that_is_told_to_stops_in_order(tmp_path: Path) -> None:
     assert seen[2:] == [(record.env_steps, record.objective)] * len(seen[2:])
     assert newest(tmp_path / "runs" / "0").env_steps == record.env_steps
     assert (tmp_path / "runs" / "0" / ".hydra" / "overrides.yaml").is_file()
+
+
+def test_a_trial_that_a_signal_ends_does_not_say_that_others_are_better(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran = trial(tmp_path, *LONG, OBJECTIVE)
+
+    def reported(env_steps: int, objective: float | None) -> bool:
+        ran.end_soon(signal.SIGTERM)
+        return False
+
+    ran(0, reported)
+    (record,) = read_records(tmp_path)
+    assert record.ended_by == "terminated"
+    assert 0 < (record.env_steps or 0) < 900
+    assert "interrupt again to stop at once" in capsys.readouterr().err
+    assert "callbacks.tune: terminated" in (tmp_path / "runs" / "0" / "run.log").read_text(encoding="utf-8")
 
 
 def test_a_report_before_the_first_update_decides_nothing(tmp_path: Path) -> None:

@@ -15,8 +15,9 @@ from marlflow.cli.arguments import Words
 from marlflow.cli.job import prepared
 from marlflow.cli.options import parse
 from marlflow.cli.sweep_records import JobRecord
-from marlflow.cli.tune import COMMAND, TuneTrial, _generations, _jobs, _population, jobs_of
+from marlflow.cli.tune import COMMAND, _generations, _jobs, _population, jobs_of
 from marlflow.cli.tune_population import TrialPopulation, _near, fixed_problems, sweeps_of
+from marlflow.cli.tune_trial import TuneTrial
 from marlflow.config.compose import composing
 from marlflow.observe.sinks import read_metrics
 from marlflow.runs.checkpoint_format import notes_of

@@ -59,11 +59,12 @@ def run_trials(
     direction: Literal["maximize", "minimize"],
     parallel: int,
     folder: Path,
+    on_signal: Callable[[int], None],
 ) -> int | None:
     """Run trials 0, ..., count - 1, `parallel` at a time; return the number of the signal that ended them, or None.
 
     Each of `runs` runs all trials, one after the other. Without `asha`, all trials run to their end. Ray's own files
-    are written in `folder`.
+    are written in `folder`. A first signal is passed to `on_signal` before trials are told to stop.
     """
     os.environ.update(_SETTINGS)
     mode = "max" if direction == "maximize" else "min"
@@ -79,7 +80,7 @@ def run_trials(
                 ),
                 run_config=tune.RunConfig(name=f"trials {turn}", storage_path=str(folder), verbose=0),
             )
-            with _stopped_by_signals() as signals:
+            with _stopped_by_signals(on_signal) as signals:
                 tuner.fit()
             if signals:
                 return signals[0]
@@ -163,7 +164,7 @@ def _ray(num_cpus: int) -> Iterator[None]:
 
 
 @contextmanager
-def _stopped_by_signals() -> Iterator[list[int]]:
+def _stopped_by_signals(on_signal: Callable[[int], None]) -> Iterator[list[int]]:
     """Let a first signal end all trials in order, and a second one raise KeyboardInterrupt; yields the signals."""
     came: list[int] = []
 
@@ -171,6 +172,7 @@ def _stopped_by_signals() -> Iterator[list[int]]:
         came.append(number)
         if len(came) > 1:
             raise KeyboardInterrupt
+        on_signal(number)
         os.kill(os.getpid(), signal.SIGUSR1)  # Tune's, which stops trials
 
     logging.getLogger("ray.tune").setLevel(logging.ERROR)
