@@ -44,10 +44,10 @@ class Returns:
 
     @property
     def standard_error(self) -> float:
-        """The standard error of `decayed_mean`; infinite with fewer than two returns."""
-        if self.n < 2:
+        """The standard error of `decayed_mean`, from the unbiased variance; infinite with fewer than two returns."""
+        if self.effective_n <= 1.0:
             return math.inf
-        return math.sqrt(max(self.decayed_m2, 0.0) / self.weight / self.effective_n)
+        return math.sqrt(max(self.decayed_m2, 0.0) / self.weight / (self.effective_n - 1.0))
 
 
 @dataclass(slots=True)

@@ -62,13 +62,13 @@ def test_profiles_play_until_their_standard_error_is_small_enough() -> None:
     assert until_known([profile], matches, 500, payoff_se=0.1) == {profile: 20}
     for value in [1.0, -1.0] * 10:
         matches.payoffs.add(Game(profile, (value, -value), 1))
-    # A standard deviation of 1 needs 100 games for a standard error of 0.1.
-    assert until_known([profile], matches, 500, payoff_se=0.1) == {profile: 80}
+    # A variance of 20 / 19 needs 105.3 games for a standard error of 0.1.
+    assert until_known([profile], matches, 500, payoff_se=0.1) == {profile: 86}
     assert until_known([profile], matches, 50, payoff_se=0.1) == {profile: 30}
     for value in [1.0, -1.0] * 40:
         matches.payoffs.add(Game(profile, (value, -value), 1))
-    assert matches.payoffs.returns(profile)[1] == pytest.approx([0.1, 0.1])
-    assert until_known([profile], matches, 500, payoff_se=0.1001) == {}
+    assert matches.payoffs.returns(profile)[1] == pytest.approx([99**-0.5, 99**-0.5])
+    assert until_known([profile], matches, 500, payoff_se=0.1006) == {}
     same = ("main@2", "main@1")
     for _ in range(20):
         matches.payoffs.add(Game(same, (1.0, -1.0), 1))

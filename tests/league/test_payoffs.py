@@ -1,6 +1,7 @@
 """The payoff tables, compared with a naive loop over a list of the same games."""
 
 import math
+import statistics
 from itertools import permutations, product
 from typing import Any
 
@@ -99,15 +100,17 @@ def test_mean_variance_and_standard_error_are_the_weighted_ones(values: list[flo
     if len(values) == 1:
         assert returns.standard_error == math.inf
     else:
-        effective = weights.sum() ** 2 / (weights**2).sum()
-        assert returns.standard_error == pytest.approx(math.sqrt(variance / effective), abs=1e-6)
+        # The unbiased variance of values with weights that say how reliable they are.
+        unbiased = variance * weights.sum() ** 2 / (weights.sum() ** 2 - (weights**2).sum())
+        of_mean = unbiased * (weights**2).sum() / weights.sum() ** 2
+        assert returns.standard_error == pytest.approx(math.sqrt(of_mean), abs=1e-6)
 
 
 def test_without_decay_the_standard_error_is_the_textbook_one() -> None:
     returns = Returns()
     for value in (1.0, 2.0, 3.0, 4.0):
         returns.add(value, 1.0)
-    assert (returns.effective_n, returns.standard_error) == (4.0, math.sqrt(1.25 / 4))
+    assert (returns.effective_n, returns.standard_error) == (4.0, statistics.stdev([1.0, 2.0, 3.0, 4.0]) / 2.0)
 
 
 def test_nothing_is_known_before_the_first_game() -> None:
