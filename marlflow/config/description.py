@@ -28,6 +28,9 @@ from marlflow.sampling.mapping import Rule
 _NOT_SET: Final = "(not set)"
 _LONGEST_SHOWN: Final = 60
 
+# The environment `functional`, of a user's own.
+_FUNCTIONAL = "marlflow.env.functional.own.batched_env"
+
 
 @dataclass(frozen=True, slots=True)
 class Description:
@@ -112,7 +115,11 @@ class _Describer:
     def _dataclass(self, value: Any, path: str) -> dict[str, Any]:
         if isinstance(value, Env):
             wrappers = [self._called(one, f"{path}.wrappers[{n}]") for n, one in enumerate(value.wrappers)]
-            self._check_arguments(value.arguments, path)
+            arguments = dict(value.arguments)
+            if value.factory == _FUNCTIONAL and callable(arguments.get("make")):
+                # It takes an import path as well, which is what the record has.
+                self._name(arguments.pop("make"), f"{path}.make")
+            self._check_arguments(arguments, path)
             named = plain(value.arguments)
             collide = {key: named.pop(key) for key in ENV_KEYS if key in named}
             made = {**self._called(value.factory, path), **named, **({KEYWORDS: collide} if collide else {})}

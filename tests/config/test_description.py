@@ -82,6 +82,12 @@ def test_objects_of_a_configuration_are_described_by_their_settings() -> None:
     assert read_again(experiment).mapping._turn == 3  # type: ignore[union-attr]
 
 
+def test_the_class_of_a_functional_environment_is_recorded_by_its_import_path() -> None:
+    description = describe(replace(small_run(), env=mf.Env("functional", {"make": Seats, "parameters": {"first": 1}})))
+    assert list(description.lost) == []
+    assert description.values["env"]["make"] == f"{__name__}.Seats"
+
+
 SMALL = small_run()
 LOST: dict[str, tuple[mf.Experiment, str]] = {
     "lambda": (
@@ -95,6 +101,10 @@ LOST: dict[str, tuple[mf.Experiment, str]] = {
     "argument": (
         replace(SMALL, env=mf.Env(parallel_env, {"num_agents": np.arange(2)})),
         "env.num_agents is of type ndarray, which is no plain data",
+    ),
+    "functional": (
+        replace(SMALL, env=mf.Env("functional", {"make": lambda: None})),
+        "env.make is <lambda> of tests.config.test_description, which cannot be found there",
     ),
     "script": (replace(SMALL, env=mf.Env(choose)), "env is choose of the script that was started"),
 }
