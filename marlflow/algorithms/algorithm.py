@@ -16,7 +16,7 @@ from marlflow.base.errors import Problem, ProblemKind
 from marlflow.base.info_columns import At
 from marlflow.base.ranges import CountOrZero, LearningRate, Threshold
 from marlflow.base.schedules import OrSchedule, Schedule, initial_value, scheduled
-from marlflow.base.spaces import Spaces
+from marlflow.base.spaces import Spaces, describe_space
 from marlflow.batches.critic_input import OWN_OBSERVATION, CriticSees, critic_input_problems
 from marlflow.batches.items import Fragment
 from marlflow.flow import Flow, Plan
@@ -448,9 +448,3 @@ def critic_problems(algorithm: Algorithm | TorchAlgorithm, spaces: Spaces) -> It
     if sees != OWN_OBSERVATION and isinstance(algorithm, TorchAlgorithm) and algorithm.shared_torso:
         message = f"cannot share layers of an actor, which sees obs, with a critic that sees {', '.join(sees)}"
         yield Problem(message, algorithm.name, remedy="set shared_torso=false")
-
-
-def describe_space(space: Any) -> str:
-    """Return a short description for errors: `Discrete(5)`, `Box(2,)`."""
-    shape = getattr(space, "shape", None)
-    return f"Box{shape}" if type(space).__name__ == "Box" else str(space)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
 import torch
 
-from marlflow.algorithms.algorithm import STOCHASTIC_ACTIONS, Capabilities, JointAlgorithm, Member, describe_space
+from marlflow.algorithms.algorithm import STOCHASTIC_ACTIONS, Capabilities, JointAlgorithm, Member
+from marlflow.algorithms.joint_actor_critic import actor_of
 from marlflow.algorithms.part import Part
 from marlflow.algorithms.pop_art import PopArt
 from marlflow.algorithms.ppo import ClippedSettings
@@ -20,7 +21,7 @@ from marlflow.algorithms.ppo_loss import ActorLoss, CriticLoss, FirstPolicyLoss
 from marlflow.base.errors import ConfigInvalid, Problem
 from marlflow.base.ranges import CountOrZero, LearningRate, SmallCount, Steps
 from marlflow.base.schedules import OrSchedule, initial_value
-from marlflow.base.spaces import Spaces
+from marlflow.base.spaces import Spaces, describe_space
 from marlflow.batches.critic_input import CriticSees, critic_input, critic_input_problems
 from marlflow.batches.items import Fragment
 from marlflow.batches.joint import EstimatedJointBatches, JointBatches
@@ -81,8 +82,7 @@ class HAPPO(ClippedSettings, JointAlgorithm):
             return FirstPolicyLoss(coefficients)
         # The critic is trained in every policy's turn, an actor only in its own.
         actors = [
-            LossGroup(f"actor {name}", _parameters_of(name), ActorLoss(name, coefficients), policy=name)
-            for name in members
+            LossGroup(f"actor {name}", actor_of(name), ActorLoss(name, coefficients), policy=name) for name in members
         ]
         return [*actors, LossGroup("critic", TeamActorCritic.critic_parameters, CriticLoss(coefficients))]
 
@@ -105,7 +105,3 @@ class HAPPO(ClippedSettings, JointAlgorithm):
             message = f"{layers}, and {type(member.model).__name__} cannot see {' and '.join(self.critic_sees)} alone"
             remedy = "add obs to algorithm.critic_sees, or list a policy first whose model is mlp"
             yield Problem(message, self.name, remedy=remedy)
-
-
-def _parameters_of(policy: str) -> Any:
-    return lambda module: module.actors[policy].parameters()

@@ -88,6 +88,11 @@ def from_bytes(data: bytes | memoryview) -> Tree:
         raise CheckpointUnusable([f"these bytes are not what marlflow keeps: {error}"]) from None
 
 
+def is_count(value: object) -> bool:
+    """Return whether a value that was read is a whole number from 0 on; bool, a subclass of int, is none."""
+    return type(value) is int and value >= 0
+
+
 def differences_of_shape(expected: Tree, actual: Tree, path: str = "") -> Iterator[str]:
     """Yield where `actual` does not match `expected`: a missing key, or a value of another type.
 

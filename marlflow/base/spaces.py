@@ -104,3 +104,10 @@ def choices_of(action: spaces.Space[Any]) -> tuple[int, ...]:
 def components(mask: Array, choices: Sequence[int]) -> list[Array]:
     """Return the part of `mask` [N, sum(choices)] for each component of actions, [N, choices] each."""
     return np.split(mask, np.cumsum(choices)[:-1], axis=1)
+
+
+def describe_space(space: spaces.Space[Any]) -> str:
+    """Return a short text for messages: Boxes without bounds."""
+    if isinstance(space, spaces.Dict):
+        return f"Dict({', '.join(f'{key}: {describe_space(inner)}' for key, inner in space.items())})"
+    return f"Box{space.shape}" if isinstance(space, spaces.Box) else str(space)

@@ -15,7 +15,7 @@ from marlflow.algorithms.shipped import SHIPPED
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.spaces import Spaces
 from marlflow.check_env.outcome import Masks
-from marlflow.env import EnvAdapter
+from marlflow.env import EnvAdapter, spaces_of
 from marlflow.policy.actor import Actor
 from marlflow.policy.recurrent import GRU
 from marlflow.policy.torso import CNN, MLP, TorsoConfig
@@ -94,8 +94,7 @@ def seats_of(adapter: EnvAdapter, env: Any, state: gym.Box | None = None) -> Sea
     num_agents = len(adapter.agents) if adapter.declared else 0
     variants_by_name: dict[str, list[tuple[list[str], Spaces]]] = {}
     for agent in adapter.agents:
-        observation, action = adapter.observation_space(agent), adapter.action_space(agent)
-        spaces = Spaces(observation, action, adapter.masked(agent), state, num_agents)
+        spaces = spaces_of(adapter, agent, state, num_agents)
         variants = variants_by_name.setdefault(group(agent), [])
         same = next((agents for agents, variant in variants if variant == spaces), None)
         if same is None:

@@ -65,23 +65,23 @@ def machines_of(experiment: Experiment | None) -> Machines | None:
 
     Raises ConfigInvalid for what is no experiment.
     """
-    if experiment is not None:
-        refuse_others(experiment)
-    # A runtime of another type is refused by its check.
-    if experiment is None or not isinstance(experiment.runtime, RuntimeConfig):
-        return None
-    return runtime_of(experiment).machines()
+    return None if experiment is None or _runtime(experiment) is None else runtime_of(experiment).machines()
+
+
+def _runtime(experiment: Experiment) -> RuntimeConfig | None:
+    refuse_others(experiment)
+    runtime: object = experiment.runtime
+    # One of another type is refused by its check.
+    return runtime if isinstance(runtime, RuntimeConfig) else None
 
 
 def machines_to_plan_for(experiment: Experiment | None) -> Machines | None:
     """Return `machines_of`, but connect briefly to the cluster that it joins; imports Ray only for that."""
-    if experiment is not None:
-        refuse_others(experiment)
-    if experiment is None or not isinstance(experiment.runtime, RuntimeConfig):
+    if experiment is None or (runtime := _runtime(experiment)) is None:
         return None
-    if (address := cluster_address(experiment.runtime)) is None:
+    if (address := cluster_address(runtime)) is None:
         # A process that is connected to Ray has imported it.
-        if experiment.runtime.name == "inline" or "ray" in sys.modules:
+        if runtime.name == "inline" or "ray" in sys.modules:
             return machines_of(experiment)
         return Machines([local_resources()], here=True)
     from marlflow.runtime.ray.cluster import free_machines

@@ -8,16 +8,16 @@ from typing import Any
 
 from gymnasium import spaces as gym
 
-from marlflow.algorithms.algorithm import describe_space, needs_state
+from marlflow.algorithms.algorithm import needs_state
 from marlflow.base.errors import Problems
-from marlflow.base.spaces import Spaces
+from marlflow.base.spaces import Spaces, describe_space
 from marlflow.checks.environment_needs import critic_environment_problems, joint_stream_problems
 from marlflow.checks.info_columns import info_environment_problems
 from marlflow.config.experiment import Experiment
 from marlflow.config.league import assign_league
 from marlflow.config.policy_assignment import PolicyAssignment, assign_policies, assigned_learner_problems
 from marlflow.config.records import inspected_environment, recorded_mapping
-from marlflow.env import EnvAdapter
+from marlflow.env import EnvAdapter, spaces_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +87,7 @@ def _spaces(adapter: EnvAdapter, agents_of: Mapping[str, Sequence[str]], problem
 
 
 def _seat(adapter: EnvAdapter, agent: str) -> Spaces:
-    num_agents = len(adapter.agents) if adapter.declared else 0
-    observation, action = adapter.observation_space(agent), adapter.action_space(agent)
-    return Spaces(observation, action, adapter.masked(agent), num_agents=num_agents)
+    return spaces_of(adapter, agent, num_agents=len(adapter.agents) if adapter.declared else 0)
 
 
 def _fitting(adapter: EnvAdapter, spaces: Mapping[str, Spaces]) -> Mapping[str, Sequence[str]]:

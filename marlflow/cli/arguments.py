@@ -150,6 +150,15 @@ def _declaring(key: str) -> str | None:
     return None if key in (setting.name for setting in fields(Experiment)) else owner_of(key)
 
 
+def key_of(override: str) -> str:
+    """Return the key of an override.
+
+    >>> key_of("+env.size=5")
+    'env.size'
+    """
+    return override.lstrip("+~").partition("=")[0]
+
+
 def unknown_command(name: str) -> ConfigInvalid:
     """Return the error for an unknown command."""
     if "=" in name:

@@ -12,7 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.cli.arguments import Words, split
+from marlflow.cli.arguments import Words, key_of, split
 from marlflow.cli.job import (
     TRUST,
     check_names,
@@ -112,12 +112,8 @@ def _load(path: Path, key: str, kind: type = ListConfig) -> Any:
 
 
 def _merge_overrides(old: Sequence[str], new: Sequence[str]) -> list[str]:
-    renewed = {_key(override) for override in new}
-    return [*(override for override in old if _key(override) not in renewed), *new]
-
-
-def _key(override: str) -> str:
-    return override.lstrip("+~").partition("=")[0]
+    renewed = {key_of(override) for override in new}
+    return [*(override for override in old if key_of(override) not in renewed), *new]
 
 
 def _resume(config: DictConfig, problems: Iterable[str], run_dir: Path) -> None:

@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from marlflow.base.errors import MarlflowError, RuntimeFailed
 from marlflow.base.links import check_links
-from marlflow.cli.arguments import CONFIG_DIR
+from marlflow.cli.arguments import CONFIG_DIR, key_of
 from marlflow.cli.sweep_jobs import JobFailed, SweepJob, finished_on_signal
 from marlflow.cli.sweep_records import Direction, JobRecord, best_of, read_records, table, write_csv
 from marlflow.config.compose import GRID_SWEEPER, PLUGIN, hand_to_hydra, is_installed
@@ -98,15 +98,11 @@ class Sweep:
             print(f"no job is the best: {self.config.objective} has a number in none of them")
 
     def _words_of(self, record: JobRecord) -> list[str]:
-        fixed = [word for word in self.words if not _HYDRA_KEY.match(word) and _key(word) in self.fixed]
+        fixed = [word for word in self.words if not _HYDRA_KEY.match(word) and key_of(word) in self.fixed]
         is_named_sweep = self.config.hydra.mode is RunMode.MULTIRUN  # in the configuration, not by -m
         folders = [word for folder in self.config_dirs for word in (CONFIG_DIR, folder)]
         mode = ["hydra.mode=RUN"] if is_named_sweep else []
         return ["marlflow", "train", *folders, *fixed, *record.settings, *mode]
-
-
-def _key(word: str) -> str:
-    return word.lstrip("+~").partition("=")[0]
 
 
 def direction_of(config: DictConfig) -> Direction | None:

@@ -28,7 +28,7 @@ from marlflow.config.renamed import with_parts
 from marlflow.config.settings import setting_problems
 from marlflow.config.target_nodes import TARGET
 from marlflow.config.trust import listed, refusal, untrusted
-from marlflow.env import EnvAdapter
+from marlflow.env import EnvAdapter, spaces_of
 from marlflow.learner.extra_losses import without_extra_losses
 from marlflow.policy.tensors import parameters_of
 from marlflow.policy.torso import TorsoConfig
@@ -358,11 +358,7 @@ def _renamed(policy: str, experiment: Experiment, path: str, problems: Problems)
 
 def _loaded_member(given: Mapping[str, str], trust: Sequence[str], adapter: EnvAdapter) -> tuple[Policy, list[str]]:
     saved = load_policy(Path(given.get(COPY, given[FROM])), None if COPY in given else given.get(MEMBER))
-    return fitting_policy(saved, {agent: _spaces(adapter, agent) for agent in adapter.agents}, trust)
-
-
-def _spaces(adapter: EnvAdapter, agent: str) -> Spaces:
-    return Spaces(adapter.observation_space(agent), adapter.action_space(agent), adapter.masked(agent))
+    return fitting_policy(saved, {agent: spaces_of(adapter, agent) for agent in adapter.agents}, trust)
 
 
 def described_member(name: str, algorithm: Algorithm) -> str:

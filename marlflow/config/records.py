@@ -17,7 +17,7 @@ from marlflow.config.experiment import Env, Experiment, OfflineData, Policy
 from marlflow.config.folders import folder_problems
 from marlflow.config.policy_assignment import listed_policies
 from marlflow.config.trust import RECORDED, UNSIGNED, listed, refusal, untrusted_records
-from marlflow.env import EnvAdapter, open_adapter
+from marlflow.env import EnvAdapter, open_adapter, spaces_of
 from marlflow.env.spaces_only import SpacesOnlyEnv
 from marlflow.offline.dataset import Dataset, find_dataset
 from marlflow.offline.environment import code_of, known_environment, recorded_environment
@@ -123,10 +123,7 @@ def unlike_the_records(env: Env) -> Iterator[str]:
         return
     try:
         with opened(maker(env), env) as adapter:
-            played = {
-                a: Spaces(adapter.observation_space(a), adapter.action_space(a), adapter.masked(a))
-                for a in adapter.agents
-            }
+            played = {agent: spaces_of(adapter, agent) for agent in adapter.agents}
     except ConfigInvalid as error:
         yield from error.problems
         return

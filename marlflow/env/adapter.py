@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from gymnasium import spaces
 
 from marlflow.base.arrays import Array
+from marlflow.base.spaces import Spaces
 
 
 class AgentEnd(NamedTuple):
@@ -178,3 +179,10 @@ class EnvAdapter(Protocol):
     def close(self) -> None:
         """Close the environment; raises EnvironmentFailed if that fails."""
         ...
+
+
+def spaces_of(adapter: EnvAdapter, agent: str, state: spaces.Box | None = None, num_agents: int = 0) -> Spaces:
+    """Return the spaces of an agent; `state` is the space of the global state, if it is needed."""
+    return Spaces(
+        adapter.observation_space(agent), adapter.action_space(agent), adapter.masked(agent), state, num_agents
+    )

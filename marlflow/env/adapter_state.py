@@ -17,14 +17,41 @@ from marlflow.env.episode_location import EpisodeLocation
 from marlflow.env.wrappers.shield import correcting_wrappers
 
 
-class AdapterState:
+class LocatedEnv:
+    """An open environment, and the location of its episode."""
+
+    def __init__(self, env: Any, location: EpisodeLocation) -> None:
+        self._env, self._location = env, location
+
+    @property
+    def reproducible(self) -> bool:
+        return bool((getattr(self._env, "metadata", None) or {}).get("reproducible", True))
+
+    @property
+    def env_steps(self) -> int:
+        return self._location.env_steps
+
+    def where(self, agent: str | None = None) -> str:
+        return self._location.words(agent)
+
+    def name(self) -> str:
+        return f"env {self._location.env}"
+
+    def close(self) -> None:
+        try:
+            self._env.close()
+        except (Exception, SystemExit) as error:
+            raise self._location.raised(error, "close()") from error
+
+
+class AdapterState(LocatedEnv):
     """An open environment with its agents, spaces and episode location."""
 
     parallel = False
     info_keys: Sequence[str] = ()
 
     def __init__(self, env: Any, location: EpisodeLocation) -> None:
-        self._env, self._location = env, location
+        super().__init__(env, location)
         self._agent_slots = AgentSlots(env, location)
         self._state = GlobalState(env, location)
         self._result = StepResult()
@@ -48,16 +75,8 @@ class AdapterState:
         return bool((getattr(self._env, "metadata", None) or {}).get("tasks", False))
 
     @property
-    def reproducible(self) -> bool:
-        return bool((getattr(self._env, "metadata", None) or {}).get("reproducible", True))
-
-    @property
     def actions_corrected(self) -> int:
         return sum(wrapper.actions_corrected for wrapper in self._correcting) - self._corrected_before
-
-    @property
-    def env_steps(self) -> int:
-        return self._location.env_steps
 
     def forget_agents(self) -> None:
         """Forget the agents of earlier episodes, between two, of an environment that does not declare its agents."""
@@ -88,18 +107,6 @@ class AdapterState:
 
     def appeared(self) -> set[int]:
         return self._appeared
-
-    def where(self, agent: str | None = None) -> str:
-        return self._location.words(agent)
-
-    def name(self) -> str:
-        return f"env {self._location.env}"
-
-    def close(self) -> None:
-        try:
-            self._env.close()
-        except (Exception, SystemExit) as error:
-            raise self._location.raised(error, "close()") from error
 
 
 def options_for(task: int | None) -> dict[str, Any]:

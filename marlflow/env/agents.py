@@ -155,10 +155,3 @@ def matching_agents(env: Any, pattern: str) -> list[str]:
     if not matching:
         raise ConfigInvalid([f"agents={pattern!r} matches none of {enumerated(declared)}"])
     return matching
-
-
-def describe_space(space: spaces.Space[Any]) -> str:
-    """Return a short text for messages: Boxes without bounds."""
-    if isinstance(space, spaces.Dict):
-        return f"Dict({', '.join(f'{key}: {describe_space(inner)}' for key, inner in space.items())})"
-    return f"Box{space.shape}" if isinstance(space, spaces.Box) else str(space)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from marlflow.base.arrays import Array
 from marlflow.base.errors import CheckpointUnusable
-from marlflow.base.serialization import Tree
+from marlflow.base.serialization import Tree, is_count
 from marlflow.batches.items import Weights
 from marlflow.learner.compute import Compute
 from marlflow.learner.extra_losses import ExtraLosses, added_losses
@@ -68,7 +68,7 @@ def check_state(learner: str, state: Tree, arrays: Mapping[str, Tensor], counts:
     problems += [
         f"{name}: expected a count, got {_described(state.get(name))}"
         for name in counts
-        if not _is_count(state.get(name))
+        if not is_count(state.get(name))
     ]
     problems += [f"{name}: expected nothing of this name" for name in state if name not in {*arrays, *counts}]
     # Only an array of the right shape can be tried as a generator's state.
@@ -104,11 +104,6 @@ def _mismatch(name: str, like: Tensor, value: Any) -> str:
     expected = f"{like.numpy(force=True).dtype} {list(like.shape)}"
     actual = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else _described(value)
     return "" if actual == expected else f"{name}: expected {expected}, got {actual}"
-
-
-def _is_count(value: Any) -> bool:
-    # Not isinstance, which is true of a bool.
-    return type(value) is int and value >= 0
 
 
 def _generator_problem(generator: np.ndarray[Any, np.dtype[np.uint8]]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import ClassVar, cast
 
@@ -17,21 +18,32 @@ from marlflow.policy.normalized import NormalizedRows, ValueCritic
 from marlflow.policy.torso import MLP, NestedTorsoConfig, TorsoConfig, build_torso
 
 
-class ActionCritics(nn.Module):
-    """Critics that value all Discrete actions of an observation."""
+class Ensemble(nn.Module):
+    """K networks: `torsos`, each with the number of its features, and on each a layer of `outputs` values."""
 
-    def __init__(self, spaces: Spaces, model: TorsoConfig, count: int, generator: torch.Generator) -> None:
+    def __init__(self, torsos: Iterable[tuple[nn.Module, int]], outputs: int, generator: torch.Generator) -> None:
         super().__init__()
         self.torsos, self.heads = nn.ModuleList(), nn.ModuleList()
-        for _ in range(count):
-            torso, features = build_torso(spaces, model, generator)
+        for torso, features in torsos:
             self.torsos.append(torso)
-            self.heads.append(linear(features, spaces.num_actions, 1.0, generator))
+            self.heads.append(linear(features, outputs, 1.0, generator))
 
-    def forward(self, obs: Tensor) -> Tensor:
-        """Return values [K, N, A] of `obs` [N, ...]."""
-        critics = zip(self.torsos, self.heads, strict=True)
-        return torch.stack([through(torso, cast(nn.Linear, head), obs) for torso, head in critics]).float()
+    def forward(self, rows: Tensor) -> Tensor:
+        """Return values [K, N, outputs] of `rows` [N, ...]."""
+        networks = zip(self.torsos, self.heads, strict=True)
+        return torch.stack([through(torso, cast(nn.Linear, head), rows) for torso, head in networks]).float()
+
+    def first(self, rows: Tensor) -> Tensor:
+        """Return the first network's values, [N, outputs]."""
+        return through(self.torsos[0], cast(nn.Linear, self.heads[0]), rows).float()
+
+
+class ActionCritics(Ensemble):
+    """Critics that value all A Discrete actions of an observation: [K, N, A]."""
+
+    def __init__(self, spaces: Spaces, model: TorsoConfig, count: int, generator: torch.Generator) -> None:
+        torsos = (build_torso(spaces, model, generator) for _ in range(count))
+        super().__init__(torsos, spaces.num_actions, generator)
 
 
 class BoxCritics(nn.Module):

@@ -18,7 +18,8 @@ from torch.nn import functional
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.spaces import Spaces
 from marlflow.policy.box import BoxCoordinates
-from marlflow.policy.dense import as_rows, linear, through
+from marlflow.policy.critics import Ensemble
+from marlflow.policy.dense import as_rows
 from marlflow.policy.normalized import NormalizedRows, normalize_by
 from marlflow.policy.policy_modules import Prefix
 from marlflow.policy.torso import MLP, Reader, TorsoConfig
@@ -27,28 +28,14 @@ JointCriticSees: TypeAlias = Literal["state", "observations"]
 """The environment's global state, or the observations of all agents of the learner."""
 
 
-class JointCritics(nn.Module):
+class JointCritics(Ensemble):
     """An ensemble of `count` critics, with `outputs` values each for a row of `inputs` numbers."""
 
     def __init__(self, inputs: int, outputs: int, model: TorsoConfig, count: int, generator: torch.Generator) -> None:
-        super().__init__()
-        self.torsos, self.heads = nn.ModuleList(), nn.ModuleList()
         if isinstance(model, MLP):
             # JointView normalizes observations, and nothing else: actions are in [-1, 1] already.
             model = replace(model, normalize_observations=False)
-        for _ in range(count):
-            torso, features = model.build((inputs,), generator)
-            self.torsos.append(torso)
-            self.heads.append(linear(features, outputs, 1.0, generator))
-
-    def forward(self, rows: Tensor) -> Tensor:
-        """Return values [count, N, outputs] of `rows` [N, inputs]."""
-        critics = zip(self.torsos, self.heads, strict=True)
-        return torch.stack([through(torso, cast(nn.Linear, head), rows) for torso, head in critics]).float()
-
-    def first(self, rows: Tensor) -> Tensor:
-        """Return the first critic's values, [N, outputs]."""
-        return through(self.torsos[0], cast(nn.Linear, self.heads[0]), rows).float()
+        super().__init__((model.build((inputs,), generator) for _ in range(count)), outputs, generator)
 
 
 class ActionNumbers(nn.Module):

@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import torch
 from torch import Tensor, nn
 
 from marlflow.base.spaces import Spaces
 from marlflow.batches.utterances import UtteranceLayout, utterance_layout
 from marlflow.policy.categorical import CategoricalActor
-from marlflow.policy.dense import linear, through
+from marlflow.policy.critics import Ensemble
 from marlflow.policy.torso import TorsoConfig, build_torso
 
 
-class Values(nn.Module):
+class Values(Ensemble):
     """`count` networks from rows of observations to a value each."""
 
     def __init__(self, spaces: Spaces, model: TorsoConfig, count: int, generator: torch.Generator) -> None:
-        super().__init__()
-        self.torsos, self.heads = nn.ModuleList(), nn.ModuleList()
-        for _ in range(count):
-            torso, features = build_torso(spaces, model, generator)
-            self.torsos.append(torso)
-            self.heads.append(linear(features, 1, 1.0, generator))
+        super().__init__((build_torso(spaces, model, generator) for _ in range(count)), 1, generator)
 
-    def forward(self, obs: Tensor) -> Tensor:
-        """Return values [K, N] of `obs` [N, D]."""
-        networks = zip(self.torsos, self.heads, strict=True)
-        return torch.stack([through(torso, cast(nn.Linear, head), obs).squeeze(-1) for torso, head in networks]).float()
+    def forward(self, rows: Tensor) -> Tensor:
+        """Return values [K, N] of `rows` [N, D]."""
+        return super().forward(rows).squeeze(-1)
 
 
 class UtteranceCritics(nn.Module):

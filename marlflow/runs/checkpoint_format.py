@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.files import file_name
-from marlflow.base.serialization import Tree, from_bytes, to_bytes
+from marlflow.base.serialization import Tree, from_bytes, is_count, to_bytes
 
 FORMAT = 5
 MANIFEST = "checkpoint.json"
@@ -320,7 +320,7 @@ def _problems(notes: object) -> Iterator[str]:
         "run": (lambda value: isinstance(value, str) and _RUN.fullmatch(value) is not None, "a hexadecimal text"),
         "identity": (lambda value: isinstance(value, dict), "an object"),
         "replay": (lambda value: value in ("rows", "none"), "'rows' or 'none'"),
-        "reports": (_is_count, "a count"),
+        "reports": (is_count, "a count"),
         "recorded": (_is_recorded, "counts of files by folder, policy and worker"),
     }
     for name, (is_right, expected) in checks.items():
@@ -330,17 +330,12 @@ def _problems(notes: object) -> Iterator[str]:
             yield f"{_abbreviated(notes[name])} for {name!r} instead of {expected}"
 
 
-def _is_count(value: object) -> bool:
-    # bool is a subclass of int.
-    return type(value) is int and value >= 0
-
-
 def _is_recorded(value: object) -> bool:
     if not isinstance(value, dict) or not all(isinstance(folder, dict) for folder in value.values()):
         return False
     policies = [workers for folder in value.values() for workers in folder.values()]
     return all(
-        isinstance(workers, dict) and all(name.isdecimal() and _is_count(count) for name, count in workers.items())
+        isinstance(workers, dict) and all(name.isdecimal() and is_count(count) for name, count in workers.items())
         for workers in policies
     )
 

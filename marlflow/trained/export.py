@@ -19,14 +19,13 @@ import numpy as np
 import torch
 from scipy.special import softmax
 
-from marlflow.algorithms.algorithm import describe_space
 from marlflow.base.arrays import Array
 from marlflow.base.errors import ConfigInvalid, MarlflowError
 from marlflow.base.files import file_name
 from marlflow.base.progress import progress, tracked
 from marlflow.base.random import RowRandom
 from marlflow.base.sentences import meant
-from marlflow.base.spaces import Spaces, components
+from marlflow.base.spaces import Spaces, components, describe_space
 from marlflow.config.experiment import Experiment
 from marlflow.env.adapter import StepResult
 from marlflow.env.opening import open_adapter

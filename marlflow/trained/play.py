@@ -13,9 +13,8 @@ from typing import Any
 
 from marlflow.base.errors import ConfigInvalid, InvalidInput
 from marlflow.base.files import replacing
-from marlflow.base.spaces import Spaces
 from marlflow.config.records import played_environment
-from marlflow.env.adapter import EnvAdapter
+from marlflow.env.adapter import EnvAdapter, spaces_of
 from marlflow.env.opening import open_adapter
 from marlflow.offline.manifest import environment_described
 from marlflow.policy.actor import AskedMode
@@ -192,7 +191,7 @@ class _Game:
         self.watchers.append(person)
         if self._options.record is not None:
             self._dataset = self._open_dataset(agent, self._options.record)
-            spaces = self._spaces(agent)
+            spaces = spaces_of(self._adapter, agent)
             self.watchers.append(RowsWatcher(agent, spaces, self._dataset))
 
     def play(self) -> None:
@@ -212,13 +211,9 @@ class _Game:
             if self._dataset is not None:
                 played.record, played.rows = self._dataset.folder, self._dataset.rows
 
-    def _spaces(self, agent: str) -> Spaces:
-        adapter = self._adapter
-        return Spaces(adapter.observation_space(agent), adapter.action_space(agent), adapter.masked(agent))
-
     def _open_dataset(self, agent: str, folder: Path) -> PersonDataset:
         team, env = self._team, played_environment(self._team.experiment.env)
-        agents = {name: self._spaces(name) for name in self._adapter.agents}
+        agents = {name: spaces_of(self._adapter, name) for name in self._adapter.agents}
         names = seating(team, None, None, {}, tuple(agents))
         policies = {names[name]: spaces for name, spaces in agents.items()}
         described = environment_described(env.factory, env.arguments, env.wrappers)

@@ -8,7 +8,7 @@ from gymnasium import spaces as gym
 
 import marlflow as mf
 from marlflow.base.arrays import Array
-from marlflow.base.spaces import Spaces
+from marlflow.base.spaces import Spaces, describe_space
 from marlflow.learner.compute import ON_CPU
 from tests.algorithms.parts import CONTINUOUS, DISCRETE, MASKED, NUM_ACTIONS, SMALL, experience, make_learner
 from tests.policy.row_random import row_random
@@ -41,7 +41,7 @@ def test_actions_that_are_no_array_are_refused(algorithm: mf.Algorithm) -> None:
     for action in (gym.Tuple([gym.Discrete(2)]), gym.Dict(a=gym.Discrete(2)), gym.Text(3)):
         (problem,) = sentences(algorithm.validate(Spaces(DISCRETE.observation, action), SMALL))
         assert problem.startswith(
-            f"{algorithm.name} cannot act in {action}; it needs Discrete, MultiDiscrete, MultiBinary or Box actions"
+            f"{algorithm.name} cannot act in {describe_space(action)}; it needs Discrete, MultiDiscrete, MultiBinary or Box actions"
         )
     for taken in (gym.MultiDiscrete([[2, 3]]), gym.MultiBinary((2, 2)), gym.Box(0, 3, (2,), np.int64)):
         assert sentences(algorithm.validate(Spaces(DISCRETE.observation, taken), SMALL)) == []

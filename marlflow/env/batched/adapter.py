@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from marlflow.base.arrays import Array
 from marlflow.env.adapter import AgentEnd, StepResult
-from marlflow.env.adapter_state import state_space_of
+from marlflow.env.adapter_state import LocatedEnv, state_space_of
 from marlflow.env.agents import name_problem
 from marlflow.env.batched.protocol import BatchedEnv, BatchedStep, agents_of, as_numpy
 from marlflow.env.episode_location import EpisodeLocation
@@ -19,19 +19,20 @@ _FIRST = np.zeros(1, np.int64)
 _OBSERVATIONS = spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary
 
 
-class BatchedAdapter:
+class BatchedAdapter(LocatedEnv):
     """The EnvAdapter of environment 0 of `env`; `reset` and `act` are for a `num_envs` of 1.
 
     Resets the environment once (seed 0), to find whether it has action masks.
     """
 
+    _env: BatchedEnv
     declared = True
     has_tasks = False
     vanished = 0
     actions_corrected = 0
 
     def __init__(self, env: BatchedEnv, location: EpisodeLocation) -> None:
-        self._env, self._location = env, location
+        super().__init__(env, location)
         self.info_keys: Sequence[str] = ()
         self._agents = agents_of(env)
         self._place = {agent: (name, i) for name, agents in env.groups.items() for i, agent in enumerate(agents)}
@@ -63,14 +64,6 @@ class BatchedAdapter:
     @property
     def parallel(self) -> bool:
         return not self._env.turn_based
-
-    @property
-    def reproducible(self) -> bool:
-        return bool((getattr(self._env, "metadata", None) or {}).get("reproducible", True))
-
-    @property
-    def env_steps(self) -> int:
-        return self._location.env_steps
 
     def forget_agents(self) -> None:
         return
@@ -104,12 +97,6 @@ class BatchedAdapter:
 
     def appeared(self) -> set[int]:
         return set(range(len(self._agents)))
-
-    def where(self, agent: str | None = None) -> str:
-        return self._location.words(agent)
-
-    def name(self) -> str:
-        return f"env {self._location.env}"
 
     def reset(self, seed: int, task: int | None = None) -> StepResult:
         assert task is None, "batched environments have no tasks"
@@ -183,12 +170,6 @@ class BatchedAdapter:
             reason = f"a step must have an array [B, A, ...] for each group; {name!r} has none for agent {at}"
             raise self._location.broken(reason) from error
         return entry
-
-    def close(self) -> None:
-        try:
-            self._env.close()
-        except (Exception, SystemExit) as error:
-            raise self._location.raised(error, "close()") from error
 
 
 NOBODY_DECIDES = "no agent decides, and not all have ended: an episode would never end"

@@ -12,7 +12,8 @@ from pettingzoo.utils import BaseParallelWrapper
 
 from marlflow.base.arrays import Array
 from marlflow.base.errors import ConfigInvalid
-from marlflow.env.agents import declared_agents, describe_space, matching_agents
+from marlflow.base.spaces import describe_space
+from marlflow.env.agents import declared_agents, matching_agents
 from marlflow.env.masking import MASK, OBSERVATION, MaskedView, as_mask
 from marlflow.env.wrappers.automaton import Automaton, automaton_data, read_automaton
 

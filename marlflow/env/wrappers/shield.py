@@ -16,8 +16,8 @@ from pettingzoo.utils import BaseParallelWrapper, BaseWrapper
 
 from marlflow.base.arrays import Array
 from marlflow.base.errors import ConfigInvalid
-from marlflow.base.spaces import DISCRETE_KINDS, choices_of, components
-from marlflow.env.agents import describe_space, matching_agents
+from marlflow.base.spaces import DISCRETE_KINDS, choices_of, components, describe_space
+from marlflow.env.agents import matching_agents
 from marlflow.env.masking import MASK, MaskedView, as_mask
 
 Sees: TypeAlias = Literal["observation", "env"]

@@ -20,7 +20,8 @@ from supersuit.utils.basic_transforms import resize as resizing
 
 from marlflow.base.arrays import Array
 from marlflow.base.errors import ConfigInvalid
-from marlflow.env.agents import declared_agents, describe_space
+from marlflow.base.spaces import describe_space
+from marlflow.env.agents import declared_agents
 from marlflow.env.masking import MASK, OBSERVATION, MaskedView
 from marlflow.env.wrappers.joint_state import with_joint_state
 from marlflow.env.wrappers.reward_scale import ScaleBy, scales_for, with_scaled_rewards

@@ -13,8 +13,7 @@ from pettingzoo.utils import BaseParallelWrapper, BaseWrapper
 from marlflow.base.arrays import Array
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.info_columns import COST
-from marlflow.base.spaces import DISCRETE_KINDS, choices_of
-from marlflow.env.agents import describe_space
+from marlflow.base.spaces import DISCRETE_KINDS, choices_of, describe_space
 from marlflow.env.masking import MASK, OBSERVATION, random_legal_action
 
 _Space = spaces.Space[Any]
