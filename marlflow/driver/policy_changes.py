@@ -42,9 +42,8 @@ class PolicyChanges(Service):
         # By learner.
         self._settings: dict[str, dict[str, float]] = {}
 
-    @property
-    def are_due(self) -> bool:
-        """Whether there are changes to make."""
+    def take(self) -> bool:
+        """Take what callbacks have asked for; return whether there are changes to make."""
         self._pending += self._callbacks.take_changes()
         return bool(self._pending)
 
@@ -72,8 +71,7 @@ class PolicyChanges(Service):
         self._scheduler.change(learner, settings)
 
     def state(self) -> Tree:
-        # None unless a callback has asked for something, so that checkpoints of before can be resumed.
-        if not self.are_due and not self._settings:
+        if not self.take() and not self._settings:
             return None
         pending = [[change.policy, change.source, dict(change.settings)] for change in self._pending]
         return json.dumps({"pending": pending, "settings": self._settings})

@@ -69,7 +69,7 @@ class BetweenRounds(Service):
             at_rest = self._take_checkpoint
         elif self._stopping is None:
             resets = self._change_population()
-            at_rest = partial(self._succeed, resets) if self._changes.are_due or resets else None
+            at_rest = partial(self._succeed, resets) if self._changes.take() or resets else None
         self._drains = at_rest is not None
         return at_rest
 
@@ -99,7 +99,7 @@ class BetweenRounds(Service):
             self._resets.reset_learner(reset)
             # Workers drop the rows that are from before the reset.
             self._were_reset.append(reset.policy)
-        if self._changes.are_due:
+        if self._changes.take():
             self._were_reset += self._changes.make()
 
     def next_request(self) -> Request | Drain | None:

@@ -41,7 +41,8 @@ def test_actions_that_are_no_array_are_refused(algorithm: mf.Algorithm) -> None:
     for action in (gym.Tuple([gym.Discrete(2)]), gym.Dict(a=gym.Discrete(2)), gym.Text(3)):
         (problem,) = sentences(algorithm.validate(Spaces(DISCRETE.observation, action), SMALL))
         assert problem.startswith(
-            f"{algorithm.name} cannot act in {describe_space(action)}; it needs Discrete, MultiDiscrete, MultiBinary or Box actions"
+            f"{algorithm.name} cannot act in {describe_space(action)}; it needs Discrete, MultiDiscrete, MultiBinary "
+            "or Box actions"
         )
     for taken in (gym.MultiDiscrete([[2, 3]]), gym.MultiBinary((2, 2)), gym.Box(0, 3, (2,), np.int64)):
         assert sentences(algorithm.validate(Spaces(DISCRETE.observation, taken), SMALL)) == []

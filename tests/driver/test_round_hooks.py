@@ -26,7 +26,7 @@ class Run:
             stops=self._of(reason=lambda: self.reason),
             checkpoints=self._of(is_due=is_due, has_news=is_due, take=self._save),
             resets=self._of(reset_learner=lambda reset: self.done.append(reset.policy)),
-            changes=self._of(are_due=False),
+            changes=self._of(take=lambda: False),
             notify=lambda text: None,
         )
 
