@@ -63,9 +63,7 @@ class Outcomes:
 
     def add(self, difference: float, decay: float) -> None:
         """Count one game that ended with this difference of scores."""
-        self.decayed_wins *= decay
-        self.decayed_draws *= decay
-        self.decayed_losses *= decay
+        self.fade(decay)
         if abs(difference) <= TIE_TOLERANCE:
             self.draws += 1
             self.decayed_draws += 1.0
@@ -75,6 +73,12 @@ class Outcomes:
         else:
             self.losses += 1
             self.decayed_losses += 1.0
+
+    def fade(self, decay: float) -> None:
+        """Let all games so far weigh less, because of a newer one."""
+        self.decayed_wins *= decay
+        self.decayed_draws *= decay
+        self.decayed_losses *= decay
 
     @property
     def games(self) -> int:

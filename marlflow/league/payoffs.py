@@ -217,8 +217,13 @@ class Payoffs:
             pair.games += 1
             pair.returns.add(game.returns[one], decay)
             if roles[one].side != roles[other].side and profile[one] != profile[other]:
-                pair.outcomes.add(scores[roles[one].side] - scores[roles[other].side], decay)
-                rivals[profile[one], profile[other]] = 1
+                key = profile[one], profile[other]
+                if key not in rivals:
+                    # Once for each game, and in all seats, since win probabilities are of all seats together.
+                    for earlier in self._by_pair[key]:
+                        earlier.outcomes.fade(decay)
+                rivals[key] = 1
+                pair.outcomes.add(scores[roles[one].side] - scores[roles[other].side], 1.0)
         self._games.update(rivals)
 
     def _pair(self, role: int, member: str, other_role: int, other: str) -> PairCell:

@@ -15,6 +15,7 @@ from marlflow.base.arrays import Array
 
 Strategies = list[Array]
 ROUNDING = 1e-9
+_STEP = 0.1
 
 
 def uniform(payoffs: Array) -> Strategies:
@@ -72,27 +73,30 @@ def _maximin(game: Array) -> Array:
     return _distribution(solution.x[:rows])
 
 
-def replicator(payoffs: Array, steps: int = 50_000, step_size: float = 1e-3) -> Strategies:
-    """Return the time average of replicator dynamics that start at the uniform mixtures."""
+def replicator(payoffs: Array, steps: int = 50_000, step_size: float | None = None) -> Strategies:
+    """Return the time average of replicator dynamics that start at the uniform mixtures; `step_size` as in `prd`."""
     return _dynamics(payoffs, steps, step_size, floor=0.0)
 
 
-def prd(payoffs: Array, steps: int = 50_000, step_size: float = 1e-3, floor: float = 1e-10) -> Strategies:
+def prd(payoffs: Array, steps: int = 50_000, step_size: float | None = None, floor: float = 1e-10) -> Strategies:
     """Return the time average of projected replicator dynamics, in which no member falls below `floor`.
 
-    Lanctot et al., 2017, arXiv:1711.00832, appendix.
+    By default the step is a tenth of the time in which the range of a role's returns is 1, so that the unit of rewards
+    does not matter. Lanctot et al., 2017, arXiv:1711.00832, appendix.
     """
     return _dynamics(payoffs, steps, step_size, floor)
 
 
-def _dynamics(payoffs: Array, steps: int, step_size: float, floor: float) -> Strategies:
+def _dynamics(payoffs: Array, steps: int, step_size: float | None, floor: float) -> Strategies:
     mixtures = uniform(payoffs)
     sums = [np.zeros_like(mixture) for mixture in mixtures]
+    # Without a range, all members are equal, and stay so.
+    sizes = [step_size or _STEP / (np.ptp(of_role) or 1.0) for of_role in payoffs]
     for _ in range(steps):
         values = [expected_payoffs(payoffs, mixtures, role) for role in range(len(mixtures))]
         mixtures = [
-            _projected(mixture + step_size * mixture * (value - mixture @ value), floor)
-            for mixture, value in zip(mixtures, values, strict=True)
+            _projected(mixture + size * mixture * (value - mixture @ value), floor)
+            for mixture, value, size in zip(mixtures, values, sizes, strict=True)
         ]
         for role, mixture in enumerate(mixtures):
             sums[role] += mixture

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import cast
 
 import numpy as np
 import torch
@@ -20,7 +19,7 @@ from marlflow.base.errors import MarlflowError
 from marlflow.base.random import RowRandom
 from marlflow.base.spaces import components
 from marlflow.policy.actor import EvaluationMode, Mode, NetworkActor
-from marlflow.policy.dense import Dense, Layers, as_rows, linear, through
+from marlflow.policy.dense import Layers, as_rows, linear, plain_layers, through
 from marlflow.policy.tensors import as_array, as_float32
 
 LOWEST = torch.finfo(torch.float32).min
@@ -33,9 +32,12 @@ class CategoricalActor(NetworkActor):
         super().__init__()
         self.torso = torso
         self.head = linear(features, num_actions, 0.01, generator)
-        # Exact types: a subclass may compute something else.
-        is_plain = type(self) is CategoricalActor and type(torso) is Dense
-        self.layers = Layers(cast(Dense, torso), self.head) if is_plain else None
+
+    @property
+    def layers(self) -> Layers | None:
+        """The layers that compute `outputs`; None if anything else does."""
+        # The exact type: a subclass may compute something else.
+        return plain_layers(self.torso, self.head) if type(self) is CategoricalActor else None
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return logits [N, A] of `obs` [N, ...]."""
@@ -55,10 +57,10 @@ class CategoricalActor(NetworkActor):
         return probabilities
 
     def outputs(self, obs: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        # With gradients on, torch.func may have swapped the parameters, which `layers` does not see.
-        if self.layers is None or torch.is_grad_enabled():
+        # With gradients on, outputs have to have them.
+        if torch.is_grad_enabled() or (layers := self.layers) is None:
             return self(obs), None
-        return self.layers.run(as_rows(obs)), None
+        return layers.run(as_rows(obs)), None
 
     def choose(
         self, outputs: Tensor, action_mask: Array | None, mode: Mode, generator: RowRandom

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import ClassVar, cast
+from typing import ClassVar
 
 import torch
 from gymnasium import spaces as gym
@@ -31,11 +31,11 @@ class Ensemble(nn.Module):
     def forward(self, rows: Tensor) -> Tensor:
         """Return values [K, N, outputs] of `rows` [N, ...]."""
         networks = zip(self.torsos, self.heads, strict=True)
-        return torch.stack([through(torso, cast(nn.Linear, head), rows) for torso, head in networks]).float()
+        return torch.stack([through(torso, head, rows) for torso, head in networks]).float()
 
     def first(self, rows: Tensor) -> Tensor:
         """Return the first network's values, [N, outputs]."""
-        return through(self.torsos[0], cast(nn.Linear, self.heads[0]), rows).float()
+        return through(self.torsos[0], self.heads[0], rows).float()
 
 
 class ActionCritics(Ensemble):

@@ -10,7 +10,6 @@ from typing import Literal, TypeAlias
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 Activation: TypeAlias = Literal["tanh", "relu"]
 
@@ -29,31 +28,48 @@ class Dense(nn.Module):
         layers = [linear(inputs, outputs, _GAIN, generator) for inputs, outputs in pairwise(sizes)]
         self.layers = nn.ModuleList(layers)
         self.activation = activation
-        # A plain list avoids the cost of nn.Module's attribute lookup.
-        self.in_order = [parameter for layer in layers for parameter in (layer.weight, layer.bias)]
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return features [N, F] of `obs` [N, ...]."""
-        if not torch.is_grad_enabled():
-            return forward_layers(as_rows(obs), self.in_order, self.activation, len(self.layers))
+        if not torch.is_grad_enabled() and (plain := plain_layers(self, None)) is not None:
+            return plain.run(as_rows(obs))
         x = as_rows(obs)
-        # Not `in_order`: torch.func.functional_call swaps the layers' parameters temporarily.
         for layer in self.layers:
             x = ACTIVATIONS[self.activation](layer(x))
         return x
 
-    def through(self, obs: Tensor, head: nn.Linear) -> Tensor:
-        """Return `head(self(obs))`, without autograd if gradients are off."""
-        if torch.is_grad_enabled():
-            return functional.linear(self(obs), head.weight, head.bias)
-        parameters = [*self.in_order, head.weight, head.bias]
-        return forward_layers(as_rows(obs), parameters, self.activation, len(self.layers))
 
-
-def through(torso: nn.Module, head: nn.Linear, obs: Tensor) -> Tensor:
-    """Return `head(torso(obs))`, by the faster way if the torso has one."""
-    outputs: Tensor = torso.through(obs, head) if type(torso) is Dense else head(torso(obs))
+def through(torso: nn.Module, head: nn.Module, obs: Tensor) -> Tensor:
+    """Return `head(torso(obs))`, without autograd if gradients are off and nothing but plain layers computes it."""
+    if not torch.is_grad_enabled() and (plain := plain_layers(torso, head)) is not None:
+        return plain.run(as_rows(obs))
+    outputs: Tensor = head(torso(obs))
     return outputs
+
+
+def plain_layers(torso: nn.Module, head: nn.Module | None) -> Layers | None:
+    """Return the layers of a torso and a head as they are now.
+
+    None if a subclass, a hook, a layer without bias or anything else of a user's takes part.
+    """
+    # Exact types: a subclass may compute something else, as torch's parametrizations do. The dictionaries avoid the
+    # cost of nn.Module's attribute lookup at every env step.
+    if type(torso) is not Dense or _has_hooks(torso):
+        return None
+    dense = [*torso._modules["layers"]._modules.values()]  # type: ignore[union-attr]
+    parameters: list[Tensor] = []
+    for layer in dense if head is None else (*dense, head):
+        if type(layer) is not nn.Linear or _has_hooks(layer):
+            return None
+        weight, bias = layer._parameters.get("weight"), layer._parameters.get("bias")
+        if weight is None or bias is None:
+            return None
+        parameters += (weight, bias)
+    return Layers(parameters, len(dense), torso.activation)
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 def linear(inputs: int, outputs: int, gain: float, generator: torch.Generator) -> nn.Linear:
@@ -96,16 +112,15 @@ def _activate(x: Tensor, activation: Activation) -> None:
 
 
 class Layers:
-    """The layers of a torso, a head, or both, run without autograd."""
+    """Layers that are run without autograd: `parameters` are each one's weight and bias in turn.
+
+    The first `activated` ones have the activation.
+    """
 
     __slots__ = ("_activated", "_activation", "parameters")
 
-    def __init__(self, torso: Dense | None, head: nn.Linear | None) -> None:
-        self.parameters: list[Tensor] = [] if torso is None else list(torso.in_order)
-        self._activated = len(self.parameters) // 2
-        self._activation: Activation = "tanh" if torso is None else torso.activation
-        if head is not None:
-            self.parameters += (head.weight, head.bias)
+    def __init__(self, parameters: Sequence[Tensor], activated: int, activation: Activation) -> None:
+        self.parameters, self._activated, self._activation = parameters, activated, activation
 
     def run_batched(self, x: Tensor, parameters: Sequence[Tensor]) -> Tensor:
         """Return the last layer's output [G, R, F] of `x` [G, R, D], for G members with `parameters` [G, ...] each."""

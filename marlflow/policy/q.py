@@ -17,7 +17,7 @@ from marlflow.base.errors import MarlflowError
 from marlflow.base.random import RowRandom
 from marlflow.base.spaces import Spaces
 from marlflow.policy.actor import EvaluationMode, Mode, NetworkActor, Scheduled, as_scheduled
-from marlflow.policy.dense import Dense, Layers, as_rows, linear, through
+from marlflow.policy.dense import Layers, as_rows, linear, plain_layers, through
 from marlflow.policy.scripted import uniform_legal
 from marlflow.policy.tensors import as_array, as_float32
 from marlflow.policy.torso import TorsoConfig, build_torso
@@ -52,16 +52,16 @@ class QActor(NetworkActor):
         self.epsilon: Scheduled = 1.0
         self.ladder = 0.0
         self.num_envs: Scheduled = 1
-        # Exact types: a subclass may compute something else.
-        is_plain = type(self) is QActor and type(torso) is Dense and type(head) is nn.Linear
-        self.layers = Layers(cast(Dense, torso), cast(nn.Linear, head)) if is_plain else None
+
+    @property
+    def layers(self) -> Layers | None:
+        """The layers that compute `outputs`; None if anything else does."""
+        # The exact type: a subclass may compute something else.
+        return plain_layers(self.torso, self.head) if type(self) is QActor else None
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return action values [N, A] of `obs` [N, ...]."""
-        if isinstance(self.head, nn.Linear):
-            return through(self.torso, self.head, obs)
-        q: Tensor = self.head(self.torso(obs))
-        return q
+        return through(self.torso, self.head, obs)
 
     def probabilities(self, obs: Array, action_mask: Array | None, mode: EvaluationMode) -> Array:
         q = _checked(self.outputs_of(obs))
@@ -70,10 +70,10 @@ class QActor(NetworkActor):
         return greedy
 
     def outputs(self, obs: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        # With gradients on, torch.func may have swapped the parameters, which `layers` does not see.
-        if self.layers is None or torch.is_grad_enabled():
+        # With gradients on, outputs have to have them.
+        if torch.is_grad_enabled() or (layers := self.layers) is None:
             return self(obs), None
-        return self.layers.run(as_rows(obs)), None
+        return layers.run(as_rows(obs)), None
 
     def choose(
         self, outputs: Tensor, action_mask: Array | None, mode: Mode, generator: RowRandom

@@ -238,7 +238,9 @@ class StackedMembers:
         # By parameter, [capacity, *shape]; and by slot, each parameter of its member.
         self._stacks = [_aligned_stack(0, parameter) for parameter in self._parameters]
         self._views: list[list[Tensor]] = []
-        layers: Layers | None = getattr(network, "layers", None)
+        found = getattr(network, "layers", None)
+        # A network of a user's own may have other layers.
+        layers = found if isinstance(found, Layers) else None
         self._layers = None if layers is None else _LayerOrder.of(layers, self._parameters)
         self._vmapped = Vmapped(network, self._parameters) if self._is_batched and layers is None else None
         # By name, float64 [capacity]; `_differing` has the names whose values differ between slots.

@@ -150,6 +150,23 @@ def test_a_cell_is_this_after_two_games() -> None:
     assert cell.pairs == {(0, 1): Outcomes(1, 0, 1, 0.5, 0.0, 1.0)}
 
 
+@pytest.mark.parametrize("seats", ["first", "both"])
+def test_a_game_in_other_seats_makes_earlier_ones_weigh_less_too(seats: str) -> None:
+    returns = [1.0] * 50 + [-1.0] * 10
+    games = [
+        Game(("main@1", "main"), (-value, value), 1)
+        if number % 2 and seats == "both"
+        else Game(("main", "main@1"), (value, -value), 1)
+        for number, value in enumerate(returns)
+    ]
+    weights = 0.9 ** np.arange(len(returns))[::-1]
+    expected = (weights @ (np.array(returns) > 0) + 2.0) / (weights.sum() + 4.0)
+    for symmetric in (False, True):
+        payoffs = table(PAIR, games, decay=0.9, prior_games=4.0, symmetric=symmetric)
+        assert payoffs.win_probability("main", "main@1") == pytest.approx(expected)
+        assert payoffs.win_probability("main@1", "main") == pytest.approx(1.0 - expected)
+
+
 def test_frozen_members_games_never_decay() -> None:
     payoffs = table(PAIR, [Game(("main@1", "random"), (1.0, -1.0), 5)] * 3, decay=0.5)
     assert payoffs.cells["main@1", "random"].pairs[0, 1].decayed_wins == 3.0

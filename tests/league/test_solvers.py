@@ -124,6 +124,21 @@ def test_dynamics_find_a_dominant_member(solver: object) -> None:
         assert mixture[1] > 0.95
 
 
+@pytest.mark.parametrize("largest", [2e-4, 1.0, 300.0, 2e6])
+@pytest.mark.parametrize("solver", [replicator, prd])
+def test_the_unit_of_rewards_does_not_matter_to_dynamics(solver: object, largest: float) -> None:
+    # The only equilibrium of this game of rock, paper and scissors is (1, 10, 5) / 16.
+    game = np.array([[0.0, -25.0, 50.0], [25.0, 0.0, -5.0], [-50.0, 5.0, 0.0]])
+    payoffs = np.stack([game, -game]) * largest / 50.0
+    mixtures = solver(payoffs, steps=20_000)  # type: ignore[operator]
+    assert exploitability_within(payoffs, mixtures) < 0.02 * largest
+    expected = solver(np.stack([game, -game]), steps=20_000)  # type: ignore[operator]
+    # Mixtures go round and round, so that rounding adds up.
+    np.testing.assert_allclose(mixtures, expected, atol=0.01)
+    other_role = solver(np.stack([game, -1e4 * game]), steps=20_000)  # type: ignore[operator]
+    np.testing.assert_allclose(other_role, expected, atol=0.01)
+
+
 @settings(max_examples=5)
 @given(hnp.arrays(np.float64, st.sampled_from([(2, 3, 3), (2, 2, 4), (3, 2, 3, 2)]), elements=st.floats(-2, 2)))
 def test_projected_dynamics_are_openspiels(payoffs: np.ndarray) -> None:
