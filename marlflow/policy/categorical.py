@@ -37,7 +37,8 @@ class CategoricalActor(NetworkActor):
     def layers(self) -> Layers | None:
         """The layers that compute `outputs`; None if anything else does."""
         # The exact type: a subclass may compute something else.
-        return plain_layers(self.torso, self.head) if type(self) is CategoricalActor else None
+        modules = self._modules
+        return plain_layers(modules["torso"], modules["head"]) if type(self) is CategoricalActor else None
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return logits [N, A] of `obs` [N, ...]."""

@@ -47,29 +47,28 @@ def through(torso: nn.Module, head: nn.Module, obs: Tensor) -> Tensor:
     return outputs
 
 
-def plain_layers(torso: nn.Module, head: nn.Module | None) -> Layers | None:
+def plain_layers(torso: nn.Module | None, head: nn.Module | None) -> Layers | None:
     """Return the layers of a torso and a head as they are now.
 
     None if a subclass, a hook, a layer without bias or anything else of a user's takes part.
     """
-    # Exact types: a subclass may compute something else, as torch's parametrizations do. The dictionaries avoid the
-    # cost of nn.Module's attribute lookup at every env step.
-    if type(torso) is not Dense or _has_hooks(torso):
+    # Called at every env step, so by dictionaries, which are quicker than nn.Module's attributes. Exact types: a
+    # subclass may compute something else, as torch's parametrizations do.
+    if type(torso) is not Dense or torso._forward_hooks or torso._forward_pre_hooks:
         return None
-    dense = [*torso._modules["layers"]._modules.values()]  # type: ignore[union-attr]
+    layers = [*torso._modules["layers"]._modules.values()]  # type: ignore[union-attr]
+    activated = len(layers)
+    if head is not None:
+        layers.append(head)
     parameters: list[Tensor] = []
-    for layer in dense if head is None else (*dense, head):
-        if type(layer) is not nn.Linear or _has_hooks(layer):
+    for layer in layers:
+        if type(layer) is not nn.Linear or layer._forward_hooks or layer._forward_pre_hooks:
             return None
         weight, bias = layer._parameters.get("weight"), layer._parameters.get("bias")
         if weight is None or bias is None:
             return None
         parameters += (weight, bias)
-    return Layers(parameters, len(dense), torso.activation)
-
-
-def _has_hooks(module: nn.Module) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks)
+    return Layers(parameters, activated, torso.activation)
 
 
 def linear(inputs: int, outputs: int, gain: float, generator: torch.Generator) -> nn.Linear:

@@ -57,7 +57,8 @@ class QActor(NetworkActor):
     def layers(self) -> Layers | None:
         """The layers that compute `outputs`; None if anything else does."""
         # The exact type: a subclass may compute something else.
-        return plain_layers(self.torso, self.head) if type(self) is QActor else None
+        modules = self._modules
+        return plain_layers(modules["torso"], modules["head"]) if type(self) is QActor else None
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return action values [N, A] of `obs` [N, ...]."""
