@@ -237,3 +237,8 @@ class CheckpointFailed(MarlflowError):
 
 class BudgetExceeded(MarlflowError):
     """More faults of one kind than `faults.*` allows."""
+
+
+def ends_this_process(error: BaseException) -> bool:
+    """Return whether `error` is the SystemExit by which Ray ends a process, and not a sys.exit() of a user's code."""
+    return hasattr(error, "ray_terminate_msg")

@@ -194,7 +194,18 @@ class Batch(TrainBatch):
         return np.cumsum(self.segments["length"]) - 1
 
     def with_columns(self, **columns: Array) -> Batch:
-        """Return this batch with columns added or replaced."""
+        """Return this batch with columns [N, ...] added or replaced.
+
+        Raises ValueError for another number of rows, and where a column with a fraction for each row, [N], would not
+        stay one: losses would compute with every pair of rows.
+        """
+        count = len(next(iter(self.columns.values()), ()))
+        for name, column in columns.items():
+            shape, before = np.shape(column), self.columns.get(name)
+            fractions = before is not None and before.ndim == 1 and before.dtype.kind == "f"
+            if self.columns and (shape[:1] != (count,) or (fractions and len(shape) != 1)):
+                expected = [count] if before is None else [count, *before.shape[1:]]
+                raise ValueError(f"column {name!r} has shape {list(shape)}, and the batch needs {expected}")
         # The other columns are shared, not copied.
         return type(self)({**self.columns, **columns}, self.segments)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from marlflow.base.errors import DEBUGGER_QUIT, EnvironmentFailed, MarlflowError
+from marlflow.base.errors import DEBUGGER_QUIT, EnvironmentFailed, MarlflowError, ends_this_process
 
 _OWN = ("adapter_state.py", "aec.py", "agents.py", "batched/adapter.py", "parallel.py")
 _ADAPTER_FILES = {str(Path(__file__).parent / name) for name in _OWN}
@@ -56,7 +56,7 @@ class EpisodeLocation:
 
         Raises KeyboardInterrupt instead if the user quit a debugger there, and `error` if Ray ends the process by it.
         """
-        if hasattr(error, "ray_terminate_msg"):
+        if ends_this_process(error):
             raise error
         if isinstance(error, BdbQuit):
             raise KeyboardInterrupt(DEBUGGER_QUIT) from None

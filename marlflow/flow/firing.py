@@ -47,7 +47,7 @@ class Firing:
                 self.in_flight += 1
                 awaited.add_done_callback(partial(self._complete, cell, len(items), began_s))
                 return
-        except Exception as error:  # noqa: BLE001  every error of an operator is named with its stage and raised
+        except (Exception, SystemExit) as error:  # noqa: BLE001  every error of an operator is named with its stage
             self._fail(cell, error)
             return
         self._finish(cell, len(items), result, began_s)
@@ -72,7 +72,7 @@ class Firing:
                     raise KeyError(f"it routed an item to {branch!r}; its branches are {sorted(map(str, cell.outs))}")
                 cell.pending.append((cell.outs[branch], part))
                 rows += rows_of(part)
-        except Exception as error:  # noqa: BLE001  every error of an operator is named with its stage and raised
+        except (Exception, SystemExit) as error:  # noqa: BLE001  every error of an operator is named with its stage
             self._fail(cell, error)
             return
         # Results that do not fit yet stay in `pending`.

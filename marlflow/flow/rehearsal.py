@@ -100,7 +100,7 @@ class _Rehearsal:
     def _flush(self, cell: Cell) -> None:
         try:
             self._firing.flush(cell)
-        except Exception as error:  # noqa: BLE001  every error of an operator is named with its stage
+        except (Exception, SystemExit) as error:  # noqa: BLE001  every error of an operator is named with its stage
             self._firing.failure = stage_failure(cell.stages[0], error)
         cell.deliver()
         self._note_failure(cell, None)

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import takewhile
 from typing import Any, TypeAlias
 
-from marlflow.base.errors import CheckpointUnusable
+from marlflow.base.errors import CheckpointUnusable, ends_this_process
 from marlflow.base.serialization import MALFORMED, Tree, from_bytes, to_bytes
 from marlflow.batches.batch import Batch, TrainBatch
 from marlflow.batches.items import Gradients, Packed, as_it_is
@@ -135,7 +135,9 @@ class _ChainRun:
                 raise EndOfFlow from end
             # Only a source may end its flow.
             raise OperatorRaised(position, "it ended a flow that it does not begin") from end
-        except Exception as error:
+        except (Exception, SystemExit) as error:
+            if ends_this_process(error):
+                raise
             raise OperatorRaised(position, f"{type(error).__name__}: {error}") from error
         self._spent[position] += time.perf_counter() - start
         return result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +39,30 @@ class Preferences(mf.TrainBatch):
     @property
     def count(self) -> int:
         return len(self.better)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "expected"),
+    [
+        ("reward", (5, 1), "[5]"),
+        ("reward", (4,), "[5]"),
+        ("reward", (), "[5]"),
+        ("obs", (4, 2), "[5, 4]"),
+        ("bonus", (3,), "[5]"),
+    ],
+)
+def test_a_column_that_losses_would_broadcast_is_refused(name: str, shape: tuple[int, ...], expected: str) -> None:
+    batch = ragged([3, 2])
+    assert batch["obs"].shape == (5, 4)
+    said = re.escape(f"column {name!r} has shape {list(shape)}, and the batch needs {expected}")
+    with pytest.raises(ValueError, match=said):
+        batch.with_columns(**{name: np.zeros(shape)})
+
+
+def test_columns_of_rows_may_be_added_and_observations_reshaped() -> None:
+    batch = ragged([3, 2]).with_columns(bonus=np.zeros(5), pairs=np.zeros((5, 2)), obs=np.zeros((5, 7)))
+    assert batch["obs"].shape == (5, 7)
+    assert ragged([]).with_columns(reward=np.zeros(0)).rows == 0
 
 
 class Ranking:

@@ -1,6 +1,7 @@
 """One plan at work: errors, ends, stalls, ratios, meters, hooks."""
 
 import asyncio
+import sys
 import traceback
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -53,6 +54,12 @@ def test_errors_of_gathers_and_splits_are_named_too(kind: str) -> None:
     made = flow.gather(Broken()) if kind == "gather" else flow.split(Broken(), ["x"])["x"]
     with pytest.raises(mf.StageFailed, match=r"in stage 'Broken' of plan 'p'.*\nValueError: no"):
         Executor(mf.Plan("p", made)).run_sync()
+
+
+def test_a_stage_that_would_end_the_process_has_failed() -> None:
+    plan = mf.Plan("p", mf.source(Count(5)).then(lambda _: sys.exit("no data"), name="Quits"))
+    with pytest.raises(mf.StageFailed, match=r"in stage 'Quits' of plan 'p'.*\nSystemExit: no data"):
+        Executor(plan).run_sync()
 
 
 def test_a_split_to_an_unknown_branch() -> None:

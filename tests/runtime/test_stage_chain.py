@@ -84,6 +84,20 @@ def test_only_a_source_may_end_a_flow(end: type[Exception]) -> None:
         assert caught.value.position == position
 
 
+def test_a_stage_that_would_end_the_process_has_failed_but_ray_may_end_it() -> None:
+    ends, of_ray = SystemExit("no data"), SystemExit(1)
+    of_ray.ray_terminate_msg = "The process receives a SIGTERM."  # type: ignore[attr-defined]
+
+    def fails(error: SystemExit) -> int:
+        raise error
+
+    with pytest.raises(OperatorRaised) as caught:
+        run_chain([fails], [ends])
+    assert caught.value.reason == "SystemExit: no data"
+    with pytest.raises(SystemExit):
+        run_chain([fails], [of_ray])
+
+
 @pytest.mark.parametrize("position", [0, 1, 2])
 def test_who_raised_is_named_by_position_and_its_own_error_is_the_cause(position: int) -> None:
     def fails(item: int) -> int:
