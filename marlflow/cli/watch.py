@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 from pathlib import Path
 
 from marlflow.base.errors import ConfigInvalid
@@ -21,7 +22,17 @@ def run_watch(arguments: Arguments) -> int:
         raise ConfigInvalid([f"marlflow watch needs {error.name}; pip install 'marlflow[watch]'"]) from error
     folders = find_runs([Path(word) for word in arguments.operands])
     base = Path(os.path.commonpath([folder.resolve().parent for folder in folders]))
-    runs = [FollowedRun(folder, str(folder.resolve().relative_to(base))) for folder in folders]
+    runs = []
+    for folder in folders:
+        try:
+            runs.append(FollowedRun(folder, str(folder.resolve().relative_to(base))))
+        except ConfigInvalid as error:
+            # One of a folder's runs; the others can be watched.
+            if len(folders) == 1:
+                raise
+            print(f"note: {error}; the run is left out", file=sys.stderr)
+    if not runs:
+        raise ConfigInvalid(["there is no run to watch: each was left out"])
 
     def say(address: str) -> None:
         print(f"watching {len(runs)} run{'' if len(runs) == 1 else 's'}; open {address}\nend with Ctrl+C", flush=True)

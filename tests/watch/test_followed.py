@@ -10,7 +10,10 @@ import pytest
 from filelock import FileLock
 
 from marlflow.base.errors import InvalidInput
+from marlflow.cli.options import Arguments
+from marlflow.cli.watch import run_watch
 from marlflow.runs.run_state import LOCK, LOST, write_state
+from marlflow.watch import server
 from marlflow.watch.followed import MOST_POINTS, Curve, FollowedRun
 from tests.html_report.written import config, policy, report, write_run
 
@@ -189,3 +192,22 @@ def test_a_number_that_is_none_for_a_float_is_left_out(tmp_path: Path) -> None:
     followed = FollowedRun(run, "run")
     followed.read()
     assert followed.summary()["env_steps"] == 100
+
+
+def test_the_command_leaves_out_runs_whose_files_are_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written(tmp_path / "runs" / "good", 100)
+    bad = written(tmp_path / "runs" / "bad", 100)
+    (bad / "metrics.jsonl").rename(tmp_path / "elsewhere.jsonl")
+    (bad / "metrics.jsonl").symlink_to(tmp_path / "elsewhere.jsonl")
+    served: list[str] = []
+    monkeypatch.setattr(server, "serve", lambda made, port, say: served.extend(run.name for run in made.runs))
+    options = {"control": False, "port": 0}
+    assert run_watch(Arguments([str(tmp_path / "runs")], options)) == 0
+    assert served == ["good"]
+    said = capsys.readouterr().err
+    assert "leads out of" in said
+    assert said.endswith("the run is left out\n")
+    with pytest.raises(InvalidInput, match="leads out of"):
+        run_watch(Arguments([str(bad)], options))
