@@ -219,7 +219,7 @@ def _run(
                 raise
             if shutdown.requested or run.failure is not None:
                 last_notices.append(_resume_hint(run.saved_at, run_dir))
-    # One may also have come after the last report: whoever has begun several runs has to begin no other.
+    # A signal may also have come after the last report; then no other run of a sweep may begin.
     run.stopped_by = shutdown.requested or run.stopped_by
     return _result(run, checked, run_dir)
 
