@@ -99,10 +99,11 @@ class Notices(Service):
         for name, totals in self._metrics.learners.items():
             learner = self._checked.spec.learners[name]
             if totals.updates and all(published[policy].version == 0 for policy in learner.members):
-                every = self._checked.experiment.path_of_learner(name)
+                every = f"{self._checked.experiment.path_of_learner(name)}.algorithm.publish_every_updates"
+                setting = f" ({every})" if hasattr(learner.algorithm, "publish_every_updates") else ""
                 self.notify(
                     f"{_learner_text(name, learner)} acts and is saved as it began: none of its {totals.updates:,} "
-                    f"updates was published ({every}.algorithm.publish_every_updates)"
+                    f"updates was published{setting}"
                 )
             if totals.updates == 0:
                 sampled = self._metrics.agent_steps_sampled
