@@ -162,11 +162,22 @@ def _neighbors(stages: list[Flow[Any]], owner: dict[int, str]) -> Iterator[str]:
         for before, got in producers(stage.inputs[0]):
             if fits(got, expected):
                 continue
-            suggestion = bridge(got, expected)
-            yield (
+            differ = (
                 f"stage {stage.name!r} of {_where(stage, owner)} expects {type_name(expected)}, but {before.name!r} "
-                f"gives {type_name(got)}" + (f"; put {suggestion} between them" if suggestion else "")
+                f"gives {type_name(got)}"
             )
+            if _gets(before, expected):
+                same = type_name(expected)
+                yield f"{differ}, by its annotation; if it returns the {same} that it gets, annotate it so"
+            else:
+                suggestion = bridge(got, expected)
+                yield f"{differ}; put {suggestion} between them" if suggestion else differ
+
+
+def _gets(stage: Flow[Any], expected: Any) -> bool:
+    if stage.kind is not Kind.THEN:
+        return False
+    return any(given is not Any and fits(given, expected) for _, given in producers(stage.inputs[0]))
 
 
 def _capacities(stages: list[Flow[Any]], owner: dict[int, str]) -> Iterator[str]:

@@ -61,6 +61,19 @@ def test_neighbors_whose_types_differ_with_the_stage_that_would_bridge_them() ->
     ]
 
 
+def test_a_stage_that_gets_what_the_next_one_needs_is_to_say_that_it_returns_it() -> None:
+    def estimate(rows: Rows) -> Estimated:
+        return Estimated()
+
+    def scaled(rows: Rows) -> Rows:
+        return rows
+
+    assert problems(mf.Plan("p", mf.source(read).then(estimate).then(scaled).then(learn))) == [
+        "stage 'learn' of plan 'p' expects Estimated, but 'scaled' gives Rows, by its annotation; if it returns the "
+        "Estimated that it gets, annotate it so"
+    ]
+
+
 def test_neighbors_are_compared_through_forks_queues_and_merges() -> None:
     a, b = mf.source(read).fork(2, capacity=1)
     flow = mf.merge(mf.Freely(), a=a.queue(2), b=b).then(learn)
