@@ -122,7 +122,7 @@ def test_a_figure_that_is_asked_for_from_a_resume_on_is_not_missed_in_the_episod
     said: list[str] = []
     totals: Any = SimpleNamespace(episodes=500, env_steps=9_000, policies={}, learners={})
     checked: Any = SimpleNamespace(experiment=SimpleNamespace(metrics={"late": mf.InfoMetric("step")}))
-    notices = Notices(checked, totals, SimpleNamespace(notice=said.append))  # type: ignore[arg-type]
+    notices = Notices(checked, totals, SimpleNamespace(notice=said.append), dict)  # type: ignore[arg-type]
     report: Any = SimpleNamespace(episodes_abandoned=0, episodes_restarted=0)
     notices.resumed(SimpleNamespace(path="9000"), report)  # type: ignore[arg-type]
     del said[:]

@@ -191,12 +191,10 @@ def test_malformed_parameters_name_the_checkpoint(flat: Any, tmp_path: Path) -> 
     assert str(path) in str(raised.value)
 
 
-def test_a_live_policy_of_a_shared_learner_names_a_snapshot_instead(tmp_path: Path) -> None:
+def test_a_live_policy_of_a_shared_learner_needs_the_sizes_of_all_of_them(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, {"matchmaker": state_of(played())}, learners={"both": ["main", "other"]})
     league = saved_league(tmp_path)
-    with pytest.raises(
-        mf.ConfigInvalid, match=r"several policies together, 'main' among them; export a snapshot: main@2"
-    ):
+    with pytest.raises(mf.CheckpointUnusable, match="published_sizes"):
         saved_policy(saved_run(tmp_path), "main")
     assert len(saved_policy(saved_run(tmp_path), "main@2").flat) == len(FLAT)
     assert league.versions() == {"main": 30}
