@@ -177,7 +177,7 @@ class CNN:
     def __repr__(self) -> str:
         """Return all settings but the default padding, which runs that began before there was one do not have."""
         shown = (field.name for field in fields(self) if (field.name, self.padding) != ("padding", "valid"))
-        return f"CNN({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
+        return f"{type(self).__qualname__}({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
     def build(self, obs_shape: tuple[int, ...], generator: torch.Generator) -> tuple[nn.Module, int]:
         if len(obs_shape) != 3:

@@ -115,6 +115,10 @@ def test_a_cnn_without_padding_is_described_as_before_there_was_any() -> None:
     padded = mf.CNN((2,), (3,), (1,), (4,), padding="same")
     same = "CNN(channels=(2,), kernel_sizes=(3,), strides=(1,), hidden_sizes=(4,), activation='relu', padding='same')"
     assert repr(padded) == same
+    own = type("Own", (mf.CNN,), {})
+    assert repr(own((2,), (3,), (1,), (4,), padding="same")) == same.replace("CNN", "Own"), (
+        "a subclass has its own name"
+    )
 
 
 def test_small_whole_numbers_are_not_taken_for_pixels() -> None:
