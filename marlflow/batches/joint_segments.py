@@ -76,8 +76,9 @@ class JointSequenceTransitions(TrainBatch):
     there; `p:action_mask`, bool [S, L + 1, K_p, A], from step B (if masked); `p:action`, `p:reward` (the agent's own)
     and `p:terminated`, [S, L, K_p, ...].
 
-    No agent decides again in a sequence after its end. So each policy can be unrolled over [S * K_p, B + L + 1] with
-    `p:valid`: other steps leave the memory as it is, and an agent that joins late begins with zeros.
+    No agent decides again in a sequence after its end, except at the step after the last row. So each policy can be
+    unrolled over [S * K_p, B + L + 1] with `p:valid`: other steps leave the memory as it is, and an agent that joins
+    late begins with zeros. One that returns at the step after the last row has its memory from before its end there.
     """
 
     made_from: ClassVar[Mapping[str, str]] = {"JointFragment": _REPLAY, "JointBatches": _REPLAY}
@@ -123,11 +124,11 @@ class JointSegments(Batch):
     the first agent present, `version` and, if the learner needs it, `state`.
 
     Segments are runs of rows of one episode. A segment is also cut where an agent returns after its end, since a new
-    trajectory begins there. Their properties, [S, ...]: `length` (joint rows), `env`, `episode`, `carried`,
-    `terminated` (no agent continues after the last row or was truncated there), `truncated` (all agents that did not
-    terminate there were truncated), `seats_left_early` (agents truncated before the last row, whose further rewards are
-    in no row), and after the last row `bootstrap_p:obs`, `bootstrap_p:mask`, `bootstrap_p:present` (the agent
-    continues, or was truncated there) and `bootstrap_state`.
+    trajectory begins there; the agents that decide then are present after the segment. Their properties, [S, ...]:
+    `length` (joint rows), `env`, `episode`, `carried`, `terminated` (no agent continues after the last row or was
+    truncated there), `truncated` (all agents that did not terminate there were truncated), `seats_left_early` (agents
+    truncated before the last row, whose further rewards are in no row), and after the last row `bootstrap_p:obs`,
+    `bootstrap_p:mask`, `bootstrap_p:present` (the agent continues, or was truncated there) and `bootstrap_state`.
     """
 
     made_from: ClassVar[Mapping[str, str]] = {
@@ -179,7 +180,7 @@ class _Ends(NamedTuple):
     """[n], in ascending order, then by `seat`."""
     seat: Array
     source: Array
-    """The batch's row of the agent's last decision in the run."""
+    """The batch's row of the agent's last decision in the run; the row before the next decision if a run follows."""
     segment: Array
     at_end: Array
     """bool: whether that row is the last of its segment."""
@@ -238,6 +239,7 @@ class _Member:
         """Return the seats whose values count after each run."""
         rows = np.where(self.present, np.arange(len(self.source))[:, None], -1)
         latest = np.maximum.reduceat(rows, runs.start, axis=0)
+        latest[runs.is_followed] = -1
         run, seat = np.nonzero(latest >= 0)
         row = latest[run, seat]
         source = self.source[row, seat]
@@ -247,7 +249,16 @@ class _Member:
         truncated = at_end & segments["truncated"][segment]
         # An agent truncated before the others is absent from the next row on, like one that terminated.
         left = at_end & segments["terminated"][segment] | truncated & (row < runs.last[run])
-        return _Ends(*(column[~left] for column in (run, seat, source, segment, at_end, truncated)))
+        ends = [column[~left] for column in (run, seat, source, segment, at_end, truncated)]
+        # After a run that the next one follows, the agents that decide at its first row count, as within a run.
+        before = np.flatnonzero(runs.is_followed)
+        next_source = self.source[runs.start[before + 1]]
+        at, seat = np.nonzero(next_source >= 0)
+        none, never = np.zeros(len(at), np.int64), np.zeros(len(at), bool)
+        followed = before[at], seat, next_source[at, seat] - 1, none, never, never
+        columns = [np.concatenate(pair) for pair in zip(ends, followed, strict=True)]
+        order = np.lexsort(columns[1::-1])
+        return _Ends(*(column[order] for column in columns))
 
     def after(self, name: str, ends: _Ends) -> _Values:
         """Return column `name` after the runs."""
@@ -281,18 +292,23 @@ class _Member:
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
-    """S maximal runs of joint rows of one episode, cut where an agent returns after its end."""
+    """S maximal runs of joint rows of one episode, cut where an agent returns after its end.
+
+    What follows such a cut is known: the next run's first row.
+    """
 
     start: Array
     last: Array
     run_of: Array
     """[N]"""
+    is_followed: Array
+    """Whether the next run is of the same episode, [S]."""
 
     @classmethod
     def of(cls, keys: Array, members: Sequence[_Member]) -> _Runs:
         begins = np.ones(keys.shape[1], bool)
         begins[1:] = (keys[:2, 1:] != keys[:2, :-1]).any(axis=0)
-        episode = np.cumsum(begins)
+        is_first, episode = begins.copy(), np.cumsum(begins)
         for member in members:
             segments = member.batch.segments
             row, seat = member.row[member.firsts], member.seat[member.firsts]
@@ -303,7 +319,8 @@ class _Runs:
             returns &= episode[row[before]] == episode[row[after]]
             begins[row[after[returns]]] = True
         start = np.flatnonzero(begins)
-        return cls(start, np.append(start[1:], len(begins)) - 1, np.cumsum(begins) - 1)
+        is_followed = np.append(~is_first[start[1:]], False)
+        return cls(start, np.append(start[1:], len(begins)) - 1, np.cumsum(begins) - 1, is_followed)
 
     def segments(self, keys: Array, members: Sequence[_Member], ends: Sequence[_Ends]) -> dict[str, Array]:
         """Return the properties of the runs as segments, without the properties of single policies."""
@@ -311,9 +328,10 @@ class _Runs:
         carried, early = np.zeros(count, bool), np.zeros(count, np.int64)
         for member in members:
             segments, last = member.batch.segments, member.row[member.batch.ends()]
+            of = self.run_of[last]
             carried[self.run_of[member.row[member.firsts]][segments["carried"]]] = True
-            left = segments["truncated"] & (last < self.last[self.run_of[last]])
-            early += np.bincount(self.run_of[last[left]], minlength=count)
+            left = segments["truncated"] & ((last < self.last[of]) | self.is_followed[of])
+            early += np.bincount(of[left], minlength=count)
         goes_on, truncated = (np.zeros(count, bool) for _ in range(2))
         for end in ends:
             goes_on[end.run[~end.truncated]] = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -135,12 +136,12 @@ def _several(names: str | Sequence[str]) -> Sequence[str]:
 def _argument_problems(episodes: int | None, seed: int, workers: int, mode: object, env: object) -> Iterator[str]:
     if not isinstance(env, Env | Mapping | None):
         yield f"env must be an Env, or settings by name, not {env!r}"
-    limits = {"seed": (seed, 0, 2**63 - 1), "workers": (workers, 0, 10_000)}
+    limits: dict[str, tuple[Any, int, int]] = {"seed": (seed, 0, 2**63 - 1), "workers": (workers, 0, 10_000)}
     if episodes is not None:
         limits["episodes"] = (episodes, 1, _MOST_GAMES)
     for name, (value, low, high) in limits.items():
-        if not low <= value <= high:
-            yield f"{name} must be a whole number from {low:,} to {high:,}, not {value:,}"
+        if isinstance(value, bool) or not isinstance(value, Integral) or not low <= value <= high:
+            yield f"{name} must be a whole number from {low:,} to {high:,}, not {value!r}"
     if mode not in (None, *(modes := ("as_learned", "greedy", "sampled"))):
         yield f"mode must be one of {', '.join(modes)}, not {mode!r}"
 

@@ -128,7 +128,10 @@ class GracefulShutdown:
         # A thread shows messages, because the handler may have interrupted the code that shows them.
         self._requested_event.wait()
         if not self._finished_event.is_set():
-            self._on_request()
+            try:
+                self._on_request()
+            except Exception as error:  # noqa: BLE001  the grace period has to be enforced all the same
+                self._notify(f"calls under way are not ended early: {type(error).__name__}: {error}")
             self._notify("finishing this round; interrupt again to stop at once")
         # Called twice, because the hanging call is known only after some seconds.
         for pause_s in (0.0, min(_EXPLAINED_AFTER_S, self._grace_s)):

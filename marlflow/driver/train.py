@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from marlflow.base.errors import ConfigInvalid, MarlflowError, MatchmakerFailed, RuntimeFailed, StageFailed
+from marlflow.base.errors import ConfigInvalid, InvalidInput, MarlflowError, RuntimeFailed
 from marlflow.base.files import replacing
 from marlflow.base.public_names import with_current_names
 from marlflow.checks.commands import check, machines_of, refuse_others, runtime_of
@@ -211,7 +211,9 @@ def _run(
                     _begin(files, run_dir, state)
                 shutdown.begin()
                 run.run()
-            except (StageFailed, MatchmakerFailed, KeyboardInterrupt) as ended:
+            except InvalidInput:
+                raise
+            except (MarlflowError, KeyboardInterrupt) as ended:
                 if _runtime_loss(shutdown, ended) is None:
                     if run is not None and not isinstance(ended, KeyboardInterrupt):
                         run.report_failure()

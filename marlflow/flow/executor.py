@@ -219,7 +219,7 @@ class Executor:
         return stage_metrics(self._network, self._metered_before)
 
     def held(self) -> dict[str, int]:
-        """Return the number of items at each stage, for tests of conservation."""
+        """Return the number of items at each stage."""
         counts: dict[str, int] = {}
         for cell in self._network.cells:
             stage = str(cell.stages[0])
@@ -234,7 +234,9 @@ class Executor:
         """Restore `state` before `run`; raises CheckpointUnusable for another plan's."""
         load_network_state(self._network, state, restore_item)
         self._metered_before = {stage: dict(metrics) for stage, metrics in state["meters"].items()}
-        self._ending = True
+        sides = [side for cell in self._network.cells for side in cell.sides]
+        has_left = any(ledger is not None and ledger.is_over(side) for ledger, side in sides)
+        self._ending = has_left or any(cell.exhausted for cell in self._network.cells)
 
     def reapply_starts(self, plan: str) -> None:
         """Apply `starts` again after the plan's store was lost; keeps earned turns."""
@@ -328,7 +330,7 @@ class Executor:
         return delivered and all(map(self._has_rested, self._waited_for))
 
     def _has_rested(self, name: str) -> bool:
-        # At rest: no items left. With overlapping rounds, one call may still be in flight.
+        # At rest: no items left. With overlapping rounds, one item may still be in flight.
         cells = self._waited_for[name]
         if self._rounds != "overlap":
             return all(cell.held() == 0 for cell in cells)
@@ -364,7 +366,10 @@ class Executor:
             over = all(edge.ended for edge in cell.inboxes)
         if not over:
             return False
-        if cell.kind is Kind.GATHER and cell.stages[0].plan in self._closed and self._firing.flush(cell):
+        plan = cell.stages[0].plan
+        # A plan that is stopped keeps what a gather holds, for its checkpoint.
+        is_whole = plan in self._closed or plan not in self._stopping
+        if cell.kind is Kind.GATHER and is_whole and (self._firing.flush(cell) or self._firing.failure is not None):
             return True
         cell.ended = True
         cell.clock.turn(Condition.ENDED, time.perf_counter())

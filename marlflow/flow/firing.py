@@ -82,11 +82,18 @@ class Firing:
     def flush(self, cell: Cell) -> bool:
         """Flush a gather's remainder; return whether there was any."""
         operator = cell.calls[0].operator
-        remainder = operator.rest() if isinstance(operator, GivesRest) else ()
+        if not isinstance(operator, GivesRest):
+            return False
+        try:
+            remainder = list(operator.rest())
+            rows = sum(map(rows_of, remainder))
+        except (Exception, SystemExit) as error:  # noqa: BLE001  every error of an operator is named with its stage
+            self._fail(cell, error)
+            return False
         cell.pending.extend((cell.outs[None], part) for part in remainder)
         if remainder:
             now = time.time()
-            self._record(cell, len(remainder), [StageTimes(now, now, sum(map(rows_of, remainder)))])
+            self._record(cell, len(remainder), [StageTimes(now, now, rows)])
         return bool(remainder)
 
     def copy(self, cell: Cell, items: list[Any]) -> None:

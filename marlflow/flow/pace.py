@@ -59,14 +59,6 @@ class PaceLedger(Protocol):
 class Freely:
     """No synchronization: each side runs as fast as its input and consumer allow."""
 
-    def sides(self) -> None:
-        """Return None: any sides are accepted."""
-        return
-
-    def problems(self) -> list[str]:
-        """Return no problems."""
-        return []
-
     def ledger(self) -> PaceLedger | None:
         """Return None: nothing is counted."""
         return None
@@ -210,9 +202,16 @@ class _ItemLedger:
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        self._shares = [(name, share) for name, share in state["shares"]]
+        saved = dict(state["shares"])
+        # Shares may differ from when the state was saved; sides that had left stay away.
+        self._shares = [(name, share) for name, share in self._all if name in saved]
         self._current, self._left = state["current"], state["left"]
         self._has_started, self.turns = state["begun"], state["turns"]
+        if self._shares:
+            name, share = self._shares[self._current]
+            self._left += share - saved[name]
+            if self._left <= 0:
+                self._advance_to(self._current + 1)
 
     def _advance_to(self, index: int) -> None:
         if index >= len(self._shares):

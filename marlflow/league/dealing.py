@@ -303,7 +303,9 @@ class LeagueMatchmaker(Matchmaker):
         self.payoffs.load_state(tree["payoffs"])
         self.ratings.load_state(tree["ratings"])
         self.matches.load_state(tree["matches"])
-        self._next_matches_at = tree["next_matches_at"]
+        self._env_steps = tree["env_steps"]
+        # Sooner, if the interval is shorter than when the state was saved.
+        self._next_matches_at = min(tree["next_matches_at"], self._env_steps + (self._match_rules.interval() or 0))
         if tree["mode"] is not None:
             self._mode.load_state(tree["mode"])
         # Only seats that exist now: a resumed run may have other shares, and so other seats.
@@ -316,6 +318,5 @@ class LeagueMatchmaker(Matchmaker):
                 self._open.setdefault(env, {})[episode] = seat
         self._snapshot_at.update(tree["snapshot_at"])
         self._due_at.update(tree.get("due_at", tree["snapshot_at"]))
-        self._env_steps = tree["env_steps"]
         self.games = tree["games"]
         self.epoch = tree["epoch"]

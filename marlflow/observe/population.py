@@ -49,7 +49,7 @@ class PopulationBasedTraining(Callback):
     metric: str | None = None
 
     def __post_init__(self) -> None:
-        self._due, self._intervals, self._copies = self.every_env_steps, 0, 0
+        self._env_steps = self._intervals = self._copies = 0
         # Sum and count of the returns since the last interval, or the last value of the metric.
         self._returns: dict[str, tuple[float, int]] = {}
         # The updates of each policy when it was last compared.
@@ -104,10 +104,9 @@ class PopulationBasedTraining(Callback):
                 returns = round.returns.get(policy, ())
                 total, count = self._returns.get(policy, (0.0, 0))
                 self._returns[policy] = total + sum(returns), count + len(returns)
-        if round.env_steps < self._due:
+        before, self._env_steps = self._env_steps, round.env_steps
+        if round.env_steps // self.every_env_steps == before // self.every_env_steps:
             return []
-        while self._due <= round.env_steps:
-            self._due += self.every_env_steps
         self._scores = {
             policy: total / count
             for policy, (total, count) in self._returns.items()
@@ -200,13 +199,15 @@ class PopulationBasedTraining(Callback):
 
     def state(self) -> Mapping[str, Any]:
         """Return counts, scores, and the settings that were changed."""
-        counts = {"due": self._due, "intervals": self._intervals, "copies": self._copies}
+        counts = {"env_steps": self._env_steps, "intervals": self._intervals, "copies": self._copies}
         returns = {policy: list(pair) for policy, pair in self._returns.items()}
         of_policies = {"returns": returns, "judged": self._judged, "changed": self._changed, "scores": self._scores}
         return {**counts, **of_policies}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        self._due, self._intervals, self._copies = state["due"], state["intervals"], state["copies"]
+        # Earlier versions saved when the next comparison was due.
+        self._env_steps = state["env_steps"] if "env_steps" in state else state["due"] - 1
+        self._intervals, self._copies = state["intervals"], state["copies"]
         self._returns = {policy: (total, count) for policy, (total, count) in state["returns"].items()}
         self._changed, self._scores = dict(state["changed"]), dict(state["scores"])
         # Earlier versions did not save it.

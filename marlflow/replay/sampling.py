@@ -180,14 +180,13 @@ class _PrioritizedSampler:
         slots = np.arange(first, stop) % self._capacity
         return {
             "kind": "prioritized",
-            "beta": self._beta,
             "largest": self._largest,
             "weights": self._tree.get(slots),
         }
 
     def load_state(self, state: Tree, first: int, stop: int) -> None:
         weights = state["weights"]
-        self._beta, self._largest = state["beta"], state["largest"]
+        self._largest = state["largest"]
         self._tree = SumTree(self._capacity)
         for slots, offset in pieces(first, stop, self._capacity):
             self._tree.set_range(slots, weights[offset : offset + slots.stop - slots.start])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,8 @@ class Decision:
     segment: int
     is_last: bool
     is_first: bool
+    follows: bool = False
+    """Whether it is not the last decision of a run, but the first after it."""
 
     @property
     def ending(self) -> str:
@@ -34,7 +36,9 @@ class Decision:
         return ends[0] if ends else "cut"
 
     def after(self, name: str, bootstrap: str) -> Any:
-        """What the agent sees after this decision."""
+        """What the agent sees after this decision; of one that follows a run, what it sees then."""
+        if self.follows:
+            return self.batch.columns[name][self.row]
         return self.batch.segments[bootstrap][self.segment] if self.is_last else self.batch.columns[name][self.row + 1]
 
 
@@ -76,13 +80,14 @@ def reference(batches: dict[str, Batch]) -> list[Run]:
         runs[-1].rows.append(here)
         runs[-1].times.append(time)
         latest |= here
-    for run in runs:
-        end(run)
+    for number, run in enumerate(runs):
+        next_run = runs[number + 1] if number + 1 < len(runs) else None
+        end(run, next_run.rows[0] if next_run is not None and next_run.place == run.place else None)
     return runs
 
 
-def end(run: Run) -> None:
-    last = len(run.rows) - 1
+def end(run: Run, next_row: dict[Seat, Decision] | None) -> None:
+    last = len(run.rows) - 1 if next_row is None else len(run.rows)
     for number, row in enumerate(run.rows):
         for seat, decision in row.items():
             is_latest = not any(seat in later for later in run.rows[number + 1 :])
@@ -90,10 +95,12 @@ def end(run: Run) -> None:
                 run.left_early += 1
             elif is_latest and not (decision.is_last and decision.ending == "terminated"):
                 run.following[seat] = decision
+    if next_row is not None:
+        run.following = {seat: replace(one, follows=True) for seat, one in next_row.items()}
 
 
 def is_over(run: Run) -> tuple[bool, bool]:
-    goes_on = [not (one.is_last and one.ending == "truncated") for one in run.following.values()]
+    goes_on = [one.follows or not (one.is_last and one.ending == "truncated") for one in run.following.values()]
     return not goes_on, bool(goes_on) and not any(goes_on)
 
 
@@ -224,13 +231,17 @@ def test_how_runs_end_by_hand() -> None:
     assert ends_of(segment(1, [0], "truncated"), segment(0, [0, 1], "terminated")) == [(2, True, False, [])]
     # A death on the last row before a cut: the others go on.
     assert ends_of(segment(1, [0, 1], "terminated"), segment(0, [0, 1])) == [(2, False, False, [0])]
-    # An agent that returns begins a run of its own; those that go on are bootstrapped from what they see then.
+    # An agent that returns begins a run; the one before is bootstrapped from what all who decide then see.
     assert ends_of(segment(1, [0], "terminated"), segment(1, [2, 3]), segment(0, [0, 1, 2, 3], "truncated")) == [
-        (2, False, False, [0]),
+        (2, False, False, [0, 1]),
         (2, False, False, [0, 1]),
     ]
-    # All died, and one returns: the team's episode ended between.
-    assert ends_of(segment(1, [0], "terminated"), segment(1, [5, 6])) == [(1, True, False, []), (2, False, False, [1])]
+    # All died, or were truncated, and one returns: the team's episode goes on.
+    for ending in ("terminated", "truncated"):
+        assert ends_of(segment(1, [0], ending), segment(0, [0], "terminated"), segment(1, [5, 6])) == [
+            (1, False, False, [1]),
+            (2, False, False, [1]),
+        ]
     # A late joiner begins nothing anew.
     assert ends_of(segment(1, [0, 1, 2]), segment(4, [1, 2]))[0][0] == 3
 

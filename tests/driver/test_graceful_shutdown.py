@@ -211,3 +211,20 @@ def test_it_says_which_environment_keeps_the_run_from_finishing(monkeypatch: pyt
         "finishing this round; interrupt again to stop at once",
         "rollout worker 1: step() has been running for 6 s",
     ]
+
+
+def test_the_time_to_finish_ends_though_calls_could_not_be_asked_to_end_early() -> None:
+    told: list[str] = []
+
+    def fails() -> None:
+        raise RuntimeError("the store is gone")
+
+    interrupt = GracefulShutdown(0.05, told.append, on_request=fails)
+    with pytest.raises(KeyboardInterrupt), interrupt.listening():  # noqa: PT012  the second signal comes by itself
+        interrupt.begin()
+        signal.raise_signal(signal.SIGINT)
+        threading.Event().wait(60)
+    assert told[:2] == [
+        "calls under way are not ended early: RuntimeError: the store is gone",
+        "finishing this round; interrupt again to stop at once",
+    ]

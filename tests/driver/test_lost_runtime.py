@@ -14,7 +14,9 @@ import marlflow as mf
 from marlflow.env.games.cartpole_team import CartPoleTeam
 from marlflow.runs.run_state import run_state
 from marlflow.runtime.inline import InlineRuntime
-from tests.runtime.small_runs import small_run
+from tests.driver.resetting import with_resets
+from tests.driver.watching import reports
+from tests.runtime.small_runs import SMALL, SMALL_PPO, small_run
 
 ROUND = 80  # env steps
 LOSS = "Ray's raylet, process 7, was killed"
@@ -84,3 +86,23 @@ def test_a_runtime_that_does_not_start_is_one_error_too(tmp_path: Path, monkeypa
     with pytest.raises(mf.RuntimeFailed, match=r"^Ray could not be started\nthere is no checkpoint to resume from$"):
         mf.train(small_run(), tmp_path)
     assert run_state(tmp_path).reason.startswith("Ray could not be started")
+
+
+def test_a_process_that_is_lost_between_rounds_leaves_a_report_and_how_to_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def lost(*_: Any) -> None:
+        raise mf.ActorLost("learner main does not answer")
+
+    ppo = mf.Policy(SMALL_PPO, SMALL)
+    log, checkpoint = mf.Log(console="plain", tensorboard=False), mf.CheckpointConfig(every_env_steps=80)
+    experiment = with_resets(ppo, ppo, 800, log=log, checkpoint=checkpoint)
+    with monkeypatch.context() as patched:
+        patched.setattr(InlineRuntime, "reset_learner", lost)
+        with pytest.raises(mf.ActorLost, match="learner main does not answer"):
+            mf.train(experiment, tmp_path)
+    at = reports(tmp_path)[-1]["env_steps"]
+    assert 0 < at < 800
+    assert f"to resume from {at} env steps: marlflow resume {shlex.quote(str(tmp_path))}" in capsys.readouterr().out
+    assert run_state(tmp_path).reason == "learner main does not answer"
+    assert mf.resume(experiment, tmp_path).metrics["env_steps"] == 800

@@ -510,3 +510,9 @@ def test_a_callback_of_the_users_changes_settings_alone(tmp_path: Path) -> None:
     resumed = resumes_exactly(run(callback=Asks(change, AB)), tmp_path, 480)
     assert resumed.metrics["learners"]["a"]["schedules"] == {"learning_rate": 3e-4, "clip_range": 0.3}
     assert resumed.metrics["learners"]["b"]["schedules"] == {}
+
+
+def test_a_shorter_interval_holds_from_a_resume_on(tmp_path: Path) -> None:
+    mf.train(run(callback=population(every_env_steps=800), env_steps=160), tmp_path)
+    mf.resume(run(callback=population(every_env_steps=240), env_steps=640), tmp_path)
+    assert {line["env_steps"] for line in lines(tmp_path)} == {240, 480}

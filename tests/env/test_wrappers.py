@@ -231,6 +231,81 @@ def test_the_dead_of_a_team_keep_receiving_what_the_living_get(name):
     assert posthumous > 0, "nobody died before the others"
 
 
+class Sides(ParallelEnv):
+    """Two of red, who receive -1 in each env step, and one of blue, who receives 5; `ends` has who ends when, and how.
+
+    Whoever has ended is still observed, and is allowed nothing.
+    """
+
+    metadata: ClassVar[dict] = {"name": "sides"}
+    possible_agents: ClassVar[list] = ["red_0", "red_1", "blue_0"]
+
+    def __init__(self, ends):
+        self.ends = ends
+
+    def observation_space(self, agent):
+        return spaces.Box(0, 99, (1,), np.float32)
+
+    def action_space(self, agent):
+        return spaces.Discrete(2)
+
+    def reset(self, seed=None, options=None):
+        self.agents, self.t = list(self.possible_agents), 0
+        return self.shown()
+
+    def shown(self):
+        masks = {agent: np.full(2, agent in self.agents, np.int8) for agent in self.possible_agents}
+        observations = {agent: np.full(1, self.t, np.float32) for agent in self.possible_agents}
+        return observations, {agent: {"action_mask": mask} for agent, mask in masks.items()}
+
+    def step(self, actions):
+        assert set(actions) == set(self.agents)
+        self.t += 1
+        rewards = {agent: 5.0 if agent == "blue_0" else -1.0 for agent in self.agents}
+        terminations, truncations = (
+            {agent: self.ends.get(agent) == (self.t, how) for agent in self.agents} for how in ("died", "time")
+        )
+        self.agents = [agent for agent in self.agents if not terminations[agent] and not truncations[agent]]
+        observations, infos = self.shown()
+        return observations, rewards, terminations, truncations, infos
+
+
+@pytest.mark.parametrize(
+    ("keeps", "red_0", "ends"),
+    [
+        (False, [-1, 0, 0, 0], {"red_0": "died", "red_1": "died", "blue_0": "time"}),
+        (True, [-1, 2, 5, 5], {"red_0": "time", "red_1": "time", "blue_0": "time"}),
+        ("group", [-1, -1, 0, 0], {"red_0": "time", "red_1": "time", "blue_0": "time"}),
+    ],
+)
+def test_the_dead_receive_from_their_side_and_end_as_whoever_lived_longest(keeps, red_0, ends):
+    lives = {"red_0": (1, "died"), "red_1": (2, "died"), "blue_0": (4, "time")}
+    env = wrapped(Sides(lives), [partial(wrappers.black_death, keeps_receiving=keeps)], "it")
+    env.reset()
+    received = []
+    for t in range(4):
+        acting = list(env.agents)
+        seen, rewards, terminations, truncations, infos = env.step(dict.fromkeys(acting, 0))
+        received.append(rewards["red_0"])
+        dead = [agent for agent, (ended, _) in lives.items() if ended <= t]
+        assert {agent: float(seen[agent][0]) for agent in acting} == {a: 0.0 if a in dead else t + 1.0 for a in acting}
+        assert all(info["action_mask"].any() for info in infos.values())
+    assert received == red_0
+    found = {agent: "died" if terminations[agent] else "time" for agent in acting}
+    assert found == ends
+    assert all(terminations[agent] != truncations[agent] for agent in acting)
+
+
+def test_the_dead_end_by_death_if_their_side_dies_out():
+    lives = {"red_0": (1, "time"), "red_1": (2, "died"), "blue_0": (3, "died")}
+    env = wrapped(Sides(lives), [partial(wrappers.black_death, keeps_receiving=True)], "it")
+    env.reset()
+    for _ in range(3):
+        _, _, terminations, truncations, _ = env.step(dict.fromkeys(env.agents, 0))
+    assert all(terminations.values())
+    assert not any(truncations.values())
+
+
 def test_masks_move_from_the_observation_to_the_info_of_whoever_is_to_move():
     raw, env = made("connect_four"), made("connect_four", wrappers.mask_in_info)
     raw.reset(seed=0), env.reset(seed=0)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from marlflow.base.errors import StageFailed
 from marlflow.flow import Executor, Feed, Flow, Plan, Rounds, source, together
 
 
@@ -51,3 +53,49 @@ def test_a_closed_plan_takes_nothing_more_and_loses_nothing(last: int, closed_at
     executor.run_sync()
     assert not any(executor.held().values())
     assert made == {"left": list(range(min(last, closed_at))), "right": list(range(last))}
+
+
+class Pairs:
+    """Sums of two numbers; `rest` is the last number, if it has no partner."""
+
+    def __init__(self, fails: bool = False) -> None:
+        self.held: list[int] = []
+        self.fails = fails
+
+    def add(self, number: int) -> list[int]:
+        self.held.append(number)
+        return self.rest() if len(self.held) == 2 else []
+
+    def rest(self) -> list[int]:
+        if self.fails and len(self.held) < 2:
+            raise ValueError("no partner")
+        held, self.held = self.held, []
+        return [sum(held)] if held else []
+
+
+@given(last=st.integers(0, 7), stopped_at=st.integers(0, 12))
+def test_a_gather_gives_its_rest_if_its_source_ends_by_itself(last: int, stopped_at: int) -> None:
+    made: list[int] = []
+    numbers = iter(range(1, last + 1))
+    executor: Executor
+
+    def next_number() -> int:
+        number = next(numbers)
+        if number == stopped_at:
+            executor.stop()
+        return number
+
+    pairs = Pairs()
+    executor = Executor(Plan("any", source(next_number).gather(pairs)), lambda _, item: made.append(item))
+    executor.run_sync()
+    passed = range(1, min(last, stopped_at or last) + 1)
+    is_stopped = 0 < stopped_at <= last
+    assert sum(made) + sum(pairs.held) == sum(passed)
+    assert bool(pairs.held) == (is_stopped and len(passed) % 2 == 1), "what a stopped plan holds is for its checkpoint"
+
+
+def test_a_rest_that_raises_names_its_stage() -> None:
+    executor = Executor(Plan("any", source(iter([1, 2, 3]).__next__).gather(Pairs(fails=True))))
+    with pytest.raises(StageFailed, match="no partner") as raised:
+        executor.run_sync()
+    assert (raised.value.plan, raised.value.stage) == ("any", "Pairs")

@@ -62,3 +62,34 @@ def test_sides_that_had_left_take_part_again_from_where_they_were() -> None:
     assert not other.is_over("output")
     other.took("store", 2)
     assert other.permits("output") == 1
+
+
+@given(
+    shares=st.lists(st.integers(1, 4), min_size=3, max_size=3),
+    then=st.lists(st.integers(1, 4), min_size=3, max_size=3),
+    turns=st.integers(0, 25),
+)
+def test_other_shares_hold_from_where_they_begin(shares: list[int], then: list[int], turns: int) -> None:
+    one, other = (InTurn(**dict(zip("abc", given, strict=True))).ledger() for given in (shares, then))
+    for _ in range(turns):
+        one.took(next(side for side in "abc" if one.permits(side)), 0)
+    position, taken = 0, turns % sum(shares)  # the side whose turn it is, and what it has taken
+    while taken >= shares[position]:
+        taken -= shares[position]
+        position += 1
+    expected = "".join(side * share for side, share in zip("abc", then, strict=True))
+    begins = sum(then[:position]) + min(taken, then[position])
+    other.load_state(one.state())
+    order = ""
+    for _ in range(2 * len(expected)):
+        order += next(side for side in "abc" if other.permits(side))
+        other.took(order[-1], 0)
+    assert order == (3 * expected)[begins : begins + 2 * len(expected)]
+
+
+def test_a_side_that_had_left_stays_away_from_other_shares() -> None:
+    ledger, other = InTurn(a=2, b=1, c=3).ledger(), InTurn(a=4, b=5, c=6).ledger()
+    ledger.leave("b")
+    other.load_state(ledger.state())
+    assert other.is_over("b")
+    assert [other.permits(side) for side in "abc"] == [4, 0, 0]

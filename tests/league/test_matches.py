@@ -376,3 +376,15 @@ def test_a_passed_deadline_ends_matches() -> None:
     asyncio.run(play_matches(matchmaker, workers, {}))  # type: ignore[arg-type]
     assert len(workers.calls) == 1
     assert not matchmaker.matches.payoffs.cells
+
+
+def test_a_run_that_is_resumed_with_a_shorter_interval_plays_matches_sooner() -> None:
+    before, then = (matchmaker_of(mf.MatchRules(every_env_steps=every, games=12, pairs="live")) for every in (500, 100))
+    train(before, 150)
+    then.load_state(from_bytes(to_bytes(before.state())))
+    workers, rounds = Playing(), []
+    for _ in range(3):
+        asyncio.run(play_matches(then, workers, {}))
+        rounds.append(len(workers.calls))
+        train(then, 50)
+    assert rounds == [0, 0, 1]

@@ -131,3 +131,11 @@ def test_uniform_ignores_priorities(make_batch: Any) -> None:
 
 def test_all_wrong_terms_are_told_at_once() -> None:
     assert len(refusals(InvalidInput, Prioritized, alpha=-0.1, beta=1.1, epsilon=0.0)) == 3
+
+
+def test_a_run_that_is_resumed_with_another_beta_has_its_own(make_batch: Any) -> None:
+    before, then = _filled(make_batch, Prioritized(beta=0.4)), ReplayBuffer(8, 1, 0.9, 7, Prioritized(beta=1.0))
+    then.load_state(before.state(), [before.rows(0)])
+    drawn = then.draw(64)
+    raw = 1 / (8 * _probability(0.6)[drawn.row_id])
+    np.testing.assert_allclose(drawn.weight, raw / raw.max(), rtol=1e-5)

@@ -7,7 +7,6 @@ episode, so that no resume were exact, and give training, evaluation and each en
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -20,6 +19,7 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.env.adapter import EnvAdapter
 from marlflow.env.masking import random_legal_action
 from marlflow.env.opening import open_adapter
+from marlflow.env.wrappers.wrapping import group_of
 
 ScaleBy: TypeAlias = Literal["agent", "group", "all"]
 
@@ -95,7 +95,7 @@ def measured_scales(env: Any, discount: float, env_steps: int, by: ScaleBy) -> d
     returns = random_returns(open_adapter(env), discount, env_steps)
     names = {
         "agent": list(agents),
-        "group": [re.sub(r"_\d+$", "", agent) for agent in agents],
+        "group": [group_of(agent) for agent in agents],
         "all": [""] * len(agents),
     }
     pools = dict(zip(agents, names[by], strict=True))

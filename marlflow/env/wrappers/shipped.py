@@ -7,7 +7,6 @@ ends episodes a step late and always as terminated.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -28,11 +27,13 @@ from marlflow.env.wrappers.reward_scale import ScaleBy, scales_for, with_scaled_
 from marlflow.env.wrappers.wrapping import (
     BlackDeath,
     FlatActions,
+    KeepsReceiving,
     NamedAgents,
     RandomOpening,
     change_actions,
     change_observations,
     entries,
+    group_of,
     move_mask_to_info,
     remember_actions,
 )
@@ -164,15 +165,15 @@ class Identity(NamedTuple):
 def identity_of(env: Any, type_only: bool) -> Identity:
     """Return how agents of `env` are shown who they are; raises ConfigInvalid."""
     agents = declared_agents(env)
-    group_of = {agent: re.sub(r"_\d+$", "", agent) if type_only else agent for agent in agents}
-    groups = list(dict.fromkeys(group_of.values()))
+    shown = {agent: group_of(agent) if type_only else agent for agent in agents}
+    groups = list(dict.fromkeys(shown.values()))
     first = env.observation_space(agents[0])
     if other := next((agent for agent in agents if env.observation_space(agent) != first), None):
         other_space = describe_space(env.observation_space(other))
         both = f"{describe_space(first)}, and {other!r} {other_space}, or within other bounds"
         problem = f"{agents[0]!r} sees {both}; it needs one space for all, so put padding before it"
         raise ConfigInvalid([problem])
-    numbers = {agent: groups.index(group_of[agent]) for agent in agents}
+    numbers = {agent: groups.index(shown[agent]) for agent in agents}
     if isinstance(first, spaces.Discrete):
         # Values are shown counted from 0.
         numbers = {agent: number - int(first.start) * len(groups) for agent, number in numbers.items()}
@@ -180,9 +181,7 @@ def identity_of(env: Any, type_only: bool) -> Identity:
     if not isinstance(first, spaces.Box) or len(first.shape) not in (1, 2, 3):
         raise ConfigInvalid([f"agents see {describe_space(first)}; it takes vectors, images and Discrete observations"])
     largest = first.high.max() if np.isfinite(first.high).all() and first.high.max() > 0 else 1
-    marks = {
-        agent: np.array([largest * (group_of[agent] == group) for group in groups], first.dtype) for agent in agents
-    }
+    marks = {agent: np.array([largest * (shown[agent] == group) for group in groups], first.dtype) for agent in agents}
     highest = np.full(len(groups), largest, first.dtype)
     low, high = _append_marks(first.low, np.zeros_like(highest)), _append_marks(first.high, highest)
     return Identity(spaces.Box(low, high, dtype=first.dtype.type), len(groups), numbers, marks)
@@ -241,11 +240,11 @@ def _append_marks(observation: Any, marks: Array) -> Array:
     return np.concatenate([array, np.broadcast_to(marks, (*array.shape[:-1], len(marks)))], axis=-1, dtype=marks.dtype)
 
 
-def black_death(env: _Env, keeps_receiving: bool = False) -> Any:
+def black_death(env: _Env, keeps_receiving: KeepsReceiving = False) -> Any:
     """Keep ended agents until the episode ends, with zero observations.
 
-    Their rewards are 0 where the environment gives them none, or with `keeps_receiving`, for teams, the mean of the
-    living agents' rewards.
+    Their rewards are 0 where the environment gives them none, or with `keeps_receiving` the mean of the living agents'
+    rewards: of all (True, for one team) or of those of their group (name without number; "group", for several sides).
     """
     if not isinstance(env, ParallelEnv):
         raise ConfigInvalid(["it takes a Parallel environment, not an AEC one: name its parallel_env"])

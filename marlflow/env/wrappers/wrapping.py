@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from gymnasium import spaces
@@ -222,14 +223,27 @@ class _MaskInInfoParallel(BaseParallelWrapper):
         return without, {agent: {**(infos.get(agent) or {}), **masks.get(agent, {})} for agent in {**infos, **masks}}
 
 
-class BlackDeath(BaseParallelWrapper):
-    """Keeps ended agents, observing zeros, until all have ended; then each ends as it did.
+KeepsReceiving: TypeAlias = bool | Literal["group"]
 
-    Their reward comes from the environment, else it is 0, or with `keeps_receiving` the mean reward of the living
-    agents.
+
+def group_of(agent: str) -> str:
+    """Return an agent's name without its number.
+
+    >>> group_of("adversary_10"), group_of("agent")
+    ('adversary', 'agent')
+    """
+    return re.sub(r"_\d+$", "", agent)
+
+
+class BlackDeath(BaseParallelWrapper):
+    """Keeps ended agents, observing zeros, until all have ended.
+
+    Then each ends as it did, and its reward until then is what the environment gives, else 0. With `keeps_receiving`,
+    ended agents continue to receive: the mean reward of the living agents (True), or of those of their group
+    ("group"), 0 if none of them lives; and they end as the agents do that lived until then.
     """
 
-    def __init__(self, env: Any, keeps_receiving: bool = False) -> None:
+    def __init__(self, env: Any, keeps_receiving: KeepsReceiving = False) -> None:
         super().__init__(env)
         self._keeps_receiving = keeps_receiving
         self.agents: list[str] = []
@@ -263,16 +277,39 @@ class BlackDeath(BaseParallelWrapper):
         agents, over = list(self.agents), not self._living
         if over:
             self.agents = []
-        living = [rewards[agent] for agent in acted if agent in rewards]
-        posthumous = sum(living) / len(living) if self._keeps_receiving and living else 0.0
-        ends_of = {agent: self._ends[agent] if over else (False, False) for agent in agents}
+        posthumous = self._posthumous({agent: rewards[agent] for agent in acted if agent in rewards}, ended)
+        ends_of = self._ends_after(acted) if over else dict.fromkeys(agents, (False, False))
+        shown = [agent for agent in observations if agent not in ended]
         return (
-            {agent: observations[agent] if agent in observations else self._zeros(agent) for agent in agents},
-            {agent: rewards.get(agent, posthumous if agent in ended else 0.0) for agent in agents},
-            {agent: ends[0] for agent, ends in ends_of.items()},
-            {agent: ends[1] for agent, ends in ends_of.items()},
-            {agent: infos[agent] if agent in infos else self._ended_info(agent) for agent in agents},
+            {agent: observations[agent] if agent in shown else self._zeros(agent) for agent in agents},
+            {agent: rewards.get(agent, posthumous.get(agent, 0.0)) for agent in agents},
+            {agent: ends_of[agent][0] for agent in agents},
+            {agent: ends_of[agent][1] for agent in agents},
+            {agent: self._info(agent, infos, agent in self._ends) for agent in agents},
         )
+
+    def _posthumous(self, rewards: Mapping[str, float], ended: Iterable[str]) -> dict[str, float]:
+        """Return what ended agents receive, given the rewards of the living."""
+        if not self._keeps_receiving:
+            return {}
+        side = {agent: group_of(agent) if self._keeps_receiving == "group" else "" for agent in (*rewards, *ended)}
+        mates = {agent: [reward for one, reward in rewards.items() if side[one] == side[agent]] for agent in ended}
+        return {agent: sum(own) / len(own) for agent, own in mates.items() if own}
+
+    def _ends_after(self, last: Sequence[str]) -> dict[str, tuple[bool, bool]]:
+        """Return how the agents end; the agents `last` lived until now."""
+        if not self._keeps_receiving:
+            return self._ends
+        # What they would have received is unknown if time has run out, and nothing if the others have died.
+        truncated = any(self._ends[agent][1] for agent in last)
+        return {agent: ends if agent in last else (not truncated, truncated) for agent, ends in self._ends.items()}
+
+    def _info(self, agent: str, infos: Mapping[str, Any], has_ended: bool) -> Any:
+        info = infos[agent] if agent in infos else self._ended_info(agent)
+        if has_ended and MASK in (info or ()) and not np.any(info[MASK]):
+            # An ended agent must act until the episode ends.
+            return {**info, MASK: np.ones_like(info[MASK])}
+        return info
 
     def _zeros(self, agent: str) -> Any:
         space = self.env.observation_space(agent)
@@ -283,8 +320,7 @@ class BlackDeath(BaseParallelWrapper):
         numbers = {key: value for key, value in self._last_infos[agent].items() if isinstance(value, _NUMBERS)}
         shown = {key: value if isinstance(value, _FLAGS) else 0.0 for key, value in numbers.items()}
         info: dict[str, Any] = {COST: 0.0, **shown}
-        # All actions of an ended agent are allowed, because it must act until the episode ends.
-        return {**info, MASK: np.ones(self._masked[agent], np.int8)} if agent in self._masked else info
+        return {**info, MASK: np.zeros(self._masked[agent], np.int8)} if agent in self._masked else info
 
 
 class NamedAgents(BaseParallelWrapper):

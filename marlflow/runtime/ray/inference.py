@@ -37,8 +37,11 @@ from marlflow.runtime.spec import RunSpec
 BATCH_WAIT_S = 0.001
 """Seconds that a call waits for calls of other workers to share its batch."""
 ANSWER_TIMEOUT_S = 60.0
-MAX_CACHED_VERSIONS = 8
-"""Cached versions of a live policy, in addition to its frozen ones; evicted versions are sent again when needed."""
+CACHED_VERSIONS = 8
+"""Cached versions of a live policy, in addition to its frozen ones; evicted versions are sent again when needed.
+
+With more workers there are more, since each may act with a version of its own.
+"""
 
 
 class InferenceKey(NamedTuple):
@@ -194,7 +197,8 @@ class InferenceActor:
         flats = self._hosted[policy].flats
         (flat,) = weights.flat
         flats[weights.version] = await flat if isinstance(flat, ray.ObjectRef) else flat
-        if len(flats) > MAX_CACHED_VERSIONS:
+        # One more than workers, so that a version whose call waits for its batch is never the least recently used one.
+        if len(flats) > max(CACHED_VERSIONS, self._spec.num_workers + 1):
             del flats[next(iter(flats))]
         return None
 

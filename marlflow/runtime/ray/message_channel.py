@@ -159,11 +159,14 @@ class LimitPost:
         self.limit = PostedLimit()
         self._lock = threading.Lock()
         self._timer: threading.Timer | None = None
-        self._is_posted = False
+        self._is_posted = self._is_closed = False
 
     def end_at(self, at_s: float) -> None:
         """Let the limit pass at `at_s` (time.perf_counter) instead of an earlier given time."""
         with self._lock:
+            # A signal may come while the run ends.
+            if self._is_closed:
+                return
             self._cancel()
             if self._is_posted:
                 forget(self.limit.key)
@@ -175,6 +178,7 @@ class LimitPost:
     def close(self) -> None:
         """Post nothing from now on."""
         with self._lock:
+            self._is_closed = True
             self._cancel()
 
     def _post(self) -> None:

@@ -19,7 +19,7 @@ from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.protocol import Runtime
 from marlflow.runtime.ray import RayRuntime
 from marlflow.runtime.ray.host import RemoteError
-from marlflow.runtime.ray.inference import MAX_CACHED_VERSIONS, InferenceActor, InferenceKey, RemoteActor, remote_actors
+from marlflow.runtime.ray.inference import CACHED_VERSIONS, InferenceActor, InferenceKey, RemoteActor, remote_actors
 from marlflow.runtime.ray.inference_members import ByReference, InferenceInput
 from marlflow.runtime.spec import RunSpec
 from marlflow.sampling.protocol import EvaluationRequest, Request, Round
@@ -208,7 +208,7 @@ def test_what_the_actor_raises_is_carried_to_all_that_asked() -> None:
 def test_weights_that_are_not_at_hand_are_asked_for() -> None:
     assert _answers(Two(), [(_acting(version=7), _seen(1, 0))]) == [None]
     # Asked for again, an old version makes room among newer ones.
-    versions = [*range(1, MAX_CACHED_VERSIONS + 3), 1]
+    versions = [*range(1, CACHED_VERSIONS + 3), 1]
     (there,) = _answers(Two(num_workers=1), [(_acting(version=1), _seen(1, 0))], versions)
     (gone,) = _answers(Two(num_workers=1), [(_acting(version=3), _seen(1, 0))], versions)
     assert isinstance(there, Acted)
@@ -226,3 +226,24 @@ def test_only_what_has_parameters_is_asked_for() -> None:
     remembering = make()
     assert isinstance(remembering, RecurrentActor)
     assert remembering.memory_shape == (1,)
+
+
+def test_versions_of_many_workers_stay_while_their_calls_wait() -> None:
+    run = Two(num_workers=40)
+
+    async def all_at_once() -> list[Any]:
+        host = InferenceActor(run, threads=1)  # type: ignore[arg-type]
+
+        async def ask(version: int) -> Any:
+            for _ in range(3):
+                if (answer := await host.act(_acting(version), _seen(1, 0))) is not None:
+                    return answer
+                await host.load("all", ByReference(version, [np.array([version], np.float32)]))
+                await asyncio.sleep(0)
+            return None
+
+        return await asyncio.gather(*map(ask, range(run.num_workers)))
+
+    answers = asyncio.run(all_at_once())
+    chosen = [answer.action.item() - answers[0].action.item() for answer in answers]
+    np.testing.assert_allclose(chosen, range(run.num_workers), rtol=1e-6)

@@ -18,7 +18,7 @@ from marlflow.checks.validation import ready
 from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.protocol import Runtime
 from marlflow.runtime.ray import RayRuntime, remote_worker
-from marlflow.runtime.ray.inference import MAX_CACHED_VERSIONS
+from marlflow.runtime.ray.inference import CACHED_VERSIONS
 from marlflow.runtime.ray.rollout_actor import without_parameters
 from marlflow.sampling.protocol import EvaluationRequest, FrozenPolicy, Request, Round
 from marlflow.sampling.receipts import Fault
@@ -175,7 +175,7 @@ def test_one_actor_acts_for_more_entries_than_it_would_keep_versions() -> None:
     try:
         experiment = against_past_selves(MAIN, WHOLE)
         alone, asking = Play(inline, experiment), Play(over_ray, replace(experiment, placement=placement))
-        for first in range(0, 3 * MAX_CACHED_VERSIONS, 4):
+        for first in range(0, 3 * CACHED_VERSIONS, 4):
             seats = [f"main@{1 + first + env_index}" for env_index in range(4)]
             assert opened(alone.round(first, seats)) == opened(asking.round(first, seats))
         assert alone.evaluate("main@2") == asking.evaluate("main@2")
