@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from numbers import Integral
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from marlflow.base.awaiting import begun
 from marlflow.base.errors import ConfigInvalid
@@ -140,7 +141,7 @@ def _argument_problems(episodes: int | None, seed: int, workers: int, mode: obje
     if episodes is not None:
         limits["episodes"] = (episodes, 1, _MOST_GAMES)
     for name, (value, low, high) in limits.items():
-        if isinstance(value, bool) or not isinstance(value, Integral) or not low <= value <= high:
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or not low <= value <= high:
             yield f"{name} must be a whole number from {low:,} to {high:,}, not {value!r}"
     if mode not in (None, *(modes := ("as_learned", "greedy", "sampled"))):
         yield f"mode must be one of {', '.join(modes)}, not {mode!r}"
