@@ -52,7 +52,7 @@ SETTLING_S = 5.0
 """Seconds that Ray may take to show the resources that an earlier run has released."""
 
 
-def join(address: str, *, logging_level: int, log_to_driver: bool) -> None:
+def join(address: str) -> None:
     """Connect this process to the Ray cluster at `address`; raises ConfigInvalid if it cannot be joined.
 
     `auto` means RAY_ADDRESS, else the cluster that `ray start` made this machine part of. Ray's own `auto` also joins a
@@ -71,7 +71,7 @@ def join(address: str, *, logging_level: int, log_to_driver: bool) -> None:
         if not where.startswith("ray://") and not accepts_token(where):
             raise ConfigInvalid([f"{subject}: this Ray cluster asks for a token, and does not know ours; {_TOKEN}"])
     try:
-        ray.init(address=where, logging_level=logging_level, log_to_driver=log_to_driver)
+        ray.init(address=where, logging_level=logging.ERROR, log_to_driver=False)
     except Exception as error:
         # ray.init may have failed halfway.
         ray.shutdown()
@@ -117,7 +117,7 @@ def free_machines(address: str) -> Machines:
     if ray.is_initialized():
         return _free()
     with without_signal_handlers():
-        join(address, logging_level=logging.ERROR, log_to_driver=False)
+        join(address)
     try:
         return _free()
     finally:

@@ -253,13 +253,13 @@ class RestartableHost:
     async def _restart_until_ready(self, items: int) -> None:
         try:
             async with asyncio.timeout(RESTART_TIMEOUT_S):
-                answers = await asyncio.gather(*self._start_again(items), return_exceptions=True)
+                answers = await _answers(self._start_again(items))
                 while error := next((one for one in answers if isinstance(one, ray.exceptions.RayActorError)), None):
                     if not never_ran(error):
                         self._report_loss(error, 0)
                         # The actor may have published a version before it was lost.
                         items += 1
-                    answers = await asyncio.gather(*self._start_again(items), return_exceptions=True)
+                    answers = await _answers(self._start_again(items))
         except TimeoutError:
             raise self._restart_timed_out() from None
         finally:
@@ -325,6 +325,26 @@ def call_restarting(handle: AnyHandle, call: Callable[[AnyHandle], None]) -> Non
             call(handle)
     except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError) as error:
         raise ActorLost(f"{handle.key}, or weights that it was to begin with, were lost: {cause(error)}") from error
+
+
+async def _answers(refs: Sequence[Any]) -> list[Any]:
+    """Return the answers, or errors, in order; if an actor was lost, its error alone, as the others may wait for it."""
+    answers = [asyncio.ensure_future(_answer_of(ref)) for ref in refs]
+    try:
+        for answer in asyncio.as_completed(answers):
+            if isinstance(error := await answer, ray.exceptions.RayActorError):
+                return [error]
+        return [answer.result() for answer in answers]
+    finally:
+        for unanswered in answers:
+            unanswered.cancel()
+
+
+async def _answer_of(ref: Any) -> Any:
+    try:
+        return await ref
+    except Exception as error:  # noqa: BLE001  told apart where all are there
+        return error
 
 
 def _answer(ref: Any) -> Any:

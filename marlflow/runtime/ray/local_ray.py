@@ -15,7 +15,7 @@ import logging
 import os
 import socket
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,7 +96,14 @@ def start_local(node_ip_address: str | None = None, **settings: Any) -> LocalRay
 def _started(node_ip_address: str | None, settings: dict[str, Any]) -> LocalRay:
     loopback = on_loopback() if node_ip_address is None else nullcontext()
     template = taken()
-    with in_new_sessions(template) as daemons, loopback, without_daemons(_unused_daemons(settings)), forking(template):
+    # Daemons that no run uses; each is a Python process that imports for half a second of a core. The monitor starts
+    # machines, and the log monitor sends what workers print.
+    unused = [
+        "start_monitor",
+        "start_log_monitor",
+        *([] if settings.get("include_dashboard") else ["start_api_server"]),
+    ]
+    with in_new_sessions(template) as daemons, loopback, without_daemons(unused), forking(template):
         try:
             _protect_token()
             # `local` always starts a new Ray, whatever RAY_ADDRESS says and whatever clusters are running.
@@ -105,6 +112,8 @@ def _started(node_ip_address: str | None, settings: dict[str, Any]) -> LocalRay:
                 _node_ip_address=node_ip_address,
                 _temp_dir=str(_private_folder()),
                 _system_config=_QUIET_AGENTS,
+                logging_level=logging.ERROR,
+                log_to_driver=False,
                 **settings,
             )
         except BaseException as error:
@@ -168,14 +177,3 @@ def _is_local_address(address: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def _unused_daemons(settings: Mapping[str, Any]) -> list[str]:
-    """Return the methods of Ray's Node that start a daemon which a run with these settings of ray.init never uses."""
-    # Each is a Python process that imports for half a second of a core, and Ray waits for the dashboard's server.
-    unused = ["start_monitor"]  # the autoscaler: the machines of a private Ray are not started by it
-    if not settings.get("log_to_driver", True):
-        unused.append("start_log_monitor")
-    if not settings.get("include_dashboard"):
-        unused.append("start_api_server")
-    return unused

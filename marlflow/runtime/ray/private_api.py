@@ -5,10 +5,11 @@ The private arguments of ray.init are in `local_ray`, and forked/worker.py knows
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -26,6 +27,8 @@ from ray.experimental import internal_kv
 from marlflow.runtime.forked.template import WORKER, Template
 
 __all__ = ["generate_new_authentication_token"]
+
+log = logging.getLogger("marlflow")
 
 _NAMESPACE = b"marlflow"
 _STORE_TIMEOUT_S = 5.0
@@ -106,6 +109,20 @@ def dashboard_url() -> str | None:
     node = own_node()
     url = None if node is None else node.webui_url
     return f"http://{url}" if url else None
+
+
+def log_raylets_messages() -> Callable[[], None]:
+    """Log what raylets say of lost processes and machines, which may be pages; return what shows it on the terminal."""
+    show = worker.print_to_stdstream
+
+    def log_or_show(data: Any, *arguments: Any, **named: Any) -> None:
+        if data.get("pid") == "raylet":
+            log.info("Ray's raylet: %s", "\n".join(map(str, data["lines"])))
+        else:
+            show(data, *arguments, **named)
+
+    setattr(worker, "print_to_stdstream", log_or_show)  # noqa: B010  mypy lets no function be assigned to
+    return partial(setattr, worker, "print_to_stdstream", show)
 
 
 # Ray's key-value store, for all processes of the cluster.

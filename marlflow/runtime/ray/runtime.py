@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -33,7 +32,12 @@ from marlflow.runtime.ray.inference import start_inference
 from marlflow.runtime.ray.local_ray import LocalRay, start_local
 from marlflow.runtime.ray.message_channel import Inbox, LimitPost
 from marlflow.runtime.ray.places import RayPlace
-from marlflow.runtime.ray.private_api import dashboard_url, object_store_bytes, without_signal_handlers
+from marlflow.runtime.ray.private_api import (
+    dashboard_url,
+    log_raylets_messages,
+    object_store_bytes,
+    without_signal_handlers,
+)
 from marlflow.runtime.ray.replicas import RayReplicas
 from marlflow.runtime.ray.workers import RayWorkers
 from marlflow.runtime.resources import Machines, local_resources
@@ -58,17 +62,16 @@ class RayRuntime:
     def __init__(
         self,
         address: str | None = None,
-        log_to_driver: bool = False,
         object_store_bytes: int | None = None,
         node_ip_address: str | None = None,
         dashboard: bool = False,
     ) -> None:
         self._address = address
-        self._log_to_driver = log_to_driver
         self._store_bytes = object_store_bytes
         self._node_ip_address = node_ip_address
         self._dashboard = dashboard
         self._dashboard_url: str | None = None
+        self._show_raylets_messages: Callable[[], None] = lambda: None
         self._has_joined = False
         self._local: LocalRay | None = None
         self._watch: Watch | None = None
@@ -256,8 +259,11 @@ class RayRuntime:
         if self._inbox is not None:
             self._inbox.close(answers=ray.is_initialized() and not is_lost)
             self._inbox = None
-        if not ray.is_initialized():
-            return
+        if ray.is_initialized():
+            self._disconnect(is_lost)
+        self._show_raylets_messages()
+
+    def _disconnect(self, is_lost: bool) -> None:
         # Calls to a lost Ray would hang.
         if self._actors is not None and not is_lost:
             self._actors.kill_all()
@@ -300,10 +306,10 @@ class RayRuntime:
         if ray.is_initialized():
             self._watch_over(on_loss)
             return
-        quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": self._log_to_driver}
+        self._show_raylets_messages = log_raylets_messages()
         if self._address is not None:
             with without_signal_handlers():
-                join(self._address, **quiet)
+                join(self._address)
             self._has_joined = True
             self._watch_over(on_loss, joined_cluster(self._address))
         else:
@@ -315,7 +321,6 @@ class RayRuntime:
                     num_gpus=int(local["GPU"]),
                     include_dashboard=self._dashboard,
                     object_store_memory=self._store_bytes,
-                    **quiet,
                 )
             self._dashboard_url = dashboard_url() if self._dashboard else None
             self._watch_over(on_loss)

@@ -154,9 +154,7 @@ def _ray(num_cpus: int) -> Iterator[None]:
         yield
         return
     with without_signal_handlers():
-        local = start_local(
-            num_cpus=num_cpus, num_gpus=0, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False
-        )
+        local = start_local(num_cpus=num_cpus, num_gpus=0, include_dashboard=False)
     try:
         yield
     finally:

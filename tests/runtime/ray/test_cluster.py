@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 import threading
@@ -30,7 +29,7 @@ def test_an_address_at_which_nobody_answers_is_named(scheme: str, monkeypatch: p
     monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("Ray was asked to join it"))
     address = f"{scheme}127.0.0.1:{closed_port()}"
     with pytest.raises(ConfigInvalid, match=f"runtime.address={address}: no Ray cluster answers there"):
-        join(address, logging_level=logging.ERROR, log_to_driver=False)
+        join(address)
 
 
 @contextmanager
@@ -86,7 +85,7 @@ def gcs(monkeypatch: pytest.MonkeyPatch) -> list[Exception]:
 
 
 def refusal(address: str) -> str:
-    (problem,) = refusals(ConfigInvalid, join, address, logging_level=logging.ERROR, log_to_driver=False)
+    (problem,) = refusals(ConfigInvalid, join, address)
     return problem
 
 

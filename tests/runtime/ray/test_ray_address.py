@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from dataclasses import replace
 from typing import Any
 
@@ -57,7 +56,7 @@ def test_what_named_the_cluster_is_said(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(
         mf.ConfigInvalid, match=rf"RAY_ADDRESS={gone}: no Ray cluster answers .* set runtime\.address=local"
     ):
-        join(gone, logging_level=logging.ERROR, log_to_driver=False)
+        join(gone)
 
 
 @pytest.mark.parametrize(

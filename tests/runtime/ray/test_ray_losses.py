@@ -7,9 +7,11 @@ import threading
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ray
+from ray._private import worker
 
 from marlflow.algorithms.scripted import Random
 from marlflow.base.errors import ActorLost, StageFailed
@@ -17,6 +19,7 @@ from marlflow.config.experiment import Env, PlacementOverrides, Policy, Rollouts
 from marlflow.runtime.ray import RayRuntime, actors, handles
 from marlflow.runtime.ray.actors import Actors
 from marlflow.runtime.ray.handles import RestartableHost
+from marlflow.runtime.ray.private_api import log_raylets_messages
 from tests.runtime.driven_runs import driven
 from tests.runtime.ray.deadly import Deadly, DeadlyPPO, kill
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, policies, small_run
@@ -124,3 +127,52 @@ def test_a_leader_that_does_not_notice_the_loss_of_a_follower_is_not_waited_for(
             asyncio.run(answer_of_a_hanging_call())
     finally:
         ray.kill(host.actor)
+
+
+class AnyActors(Actors):
+    """Kills actors that it has not started."""
+
+    def kill(self, actor: Any) -> None:
+        ray.kill(actor)
+
+
+class LosesOneAgain(RestartableHost):
+    """A group of two whose second process is lost once more while the first one waits for it."""
+
+    starts = 0
+
+    def start(self) -> list[Any]:
+        self.processes = [Mute.remote(), Mute.remote()]
+        self.actor = self.processes[0]
+        self.starts += 1
+        if self.starts == 2:
+            return [process.meet.remote(self.name) for process in self.processes]
+        waiting = [process.hang.remote() for process in self.processes]
+        ray.kill(self.processes[1])
+        return waiting
+
+
+def test_a_group_that_loses_a_process_while_it_meets_starts_again_at_once() -> None:
+    host = LosesOneAgain("learner hunters", AnyActors({}), {}, lambda _: None, ["learner hunters rank 1"])
+    try:
+        asyncio.run(host.restart(0, ActorLost("its machine was lost"), 0, 0))
+        assert host.starts == 2
+    finally:
+        for process in host.processes:
+            ray.kill(process)
+
+
+def test_what_raylets_say_of_lost_processes_is_logged(
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "marlflow")
+    show = log_raylets_messages()
+    try:
+        for who in ("raylet", 7):
+            worker.print_to_stdstream({"lines": [f"said by {who}"], "pid": who, "is_err": False}, ignore_prefix=True)
+    finally:
+        show()
+    worker.print_to_stdstream({"lines": ["said later"], "pid": "raylet", "is_err": False}, ignore_prefix=True)
+    assert caplog.messages == ["Ray's raylet: said by raylet"]
+    out, err = capfd.readouterr()
+    assert [text in out + err for text in ("said by raylet", "said by 7", "said later")] == [False, True, True]

@@ -6,7 +6,6 @@ A process of its own, because a process can be connected to one Ray only.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import sys
 import time
@@ -88,7 +87,7 @@ def two_machines() -> Iterator[None]:
     cluster = Cluster(initialize_head=True, head_node_args={**machine, "include_dashboard": False})
     cluster.add_node(**machine)
     write_ray_address(cluster.address)  # as `ray start` does
-    join("auto", logging_level=logging.ERROR, log_to_driver=False)
+    join("auto")
     try:
         yield
     finally:
