@@ -188,10 +188,7 @@ class BatchedEnvPool(EnvSource):
         step = self._latest.step
         seen = {"obs": acting.stack(self.layout.rows(step.observations, lanes))}
         if acting.spaces.masked:
-            masks = self.layout.rows(step.action_masks, lanes).astype(bool)
-            # Without a legal action, a final mask says nothing.
-            masks[~masks.any(axis=1)] = True
-            seen["action_mask"] = masks
+            seen["action_mask"] = self.layout.rows(step.action_masks, lanes).astype(bool)
         if acting.sees_state:
             seen["state"] = self.states[lanes // self.stride]
         return Finals(seen)

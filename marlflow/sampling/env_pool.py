@@ -217,7 +217,9 @@ class EnvPool(EnvSource):
         try:
             seen = {"obs": acting.stack([ends[at].observation for at in given])}
             if acting.spaces.masked:
-                seen["action_mask"] = acting.stack_masks([ends[at].mask for at in given])
+                none = np.zeros(acting.spaces.mask_width, np.bool_)
+                masks = [none if ends[at].mask is None else ends[at].mask for at in given]
+                seen["action_mask"] = acting.stack_masks(masks)
         except ObservationOutside as outside:
             raise ObservationOutside(given[outside.index], outside.reason) from outside
         if acting.sees_state:

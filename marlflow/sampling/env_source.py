@@ -57,7 +57,7 @@ class LaneStep:
 
 
 class Finals(NamedTuple):
-    """Final observations of N lanes by column, [N, ...] each.
+    """Final observations of N lanes by column, [N, ...] each; where there is no final action mask, it is all False.
 
     `missing`, bool [N], if not None: lanes without a final observation; all columns except `state` lack their rows.
     """

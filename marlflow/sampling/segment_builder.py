@@ -186,6 +186,8 @@ class SegmentBuilder:
                 at_last = acting.buffer.data[name][rows, cell]
                 at_last[~missing] = seen[name]
                 seen[name] = at_last
+        if "action_mask" in seen:
+            seen["action_mask"] = acting.buffer.legal_after(rows, cell, seen["action_mask"])
         carried = self._carried[lanes] & (start == 0)
         segments = Segments(rows, start, cell + 1, terminated, ~terminated, carried, episode, seen)
         self.add_segments(acting.policy, segments, lanes)

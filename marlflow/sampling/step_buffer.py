@@ -105,6 +105,15 @@ class StepBuffer:
         flat["action"][at] = action
         flat["behavior_logp"][at] = logp
 
+    def legal_after(self, row: Array, cell: Array, masks: Array) -> Array:
+        """Return final masks, bool [N, A]: for those that allow nothing, where there is none, the decisions' own.
+
+        What was never legal must not be the best action in a bootstrap.
+        """
+        missing = ~masks.any(axis=1)
+        masks[missing] = self.data["action_mask"][row[missing], cell[missing]]
+        return masks
+
     def carry(self, row: Array, cell: Array) -> None:
         """Move the open cells to the front."""
         for column in self.data.values():

@@ -226,6 +226,16 @@ def test_a_limit_truncates_everybody_but_never_between_simultaneous_choices(game
         env.step(None)
 
 
+def test_what_is_legal_in_a_game_that_was_cut_is_known_for_the_player_to_move():
+    env = openspiel.env("tic_tac_toe", max_env_steps=4)
+    env.reset(seed=0)
+    for square in (3, 5, 7, 8):
+        env.step(square)
+    assert all(env.truncations.values())
+    legal = {agent: np.flatnonzero(env.observe(agent)["action_mask"]).tolist() for agent in env.agents}
+    assert legal == {"player_0": [0, 1, 2, 4, 6], "player_1": []}
+
+
 def pickled(env):
     return pickle.loads(pickle.dumps(env))  # noqa: S301  it was made here
 

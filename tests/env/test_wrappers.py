@@ -436,6 +436,69 @@ def test_an_agent_that_comes_back_has_no_last_action():
     ]
 
 
+class Vanishing(AECEnv):
+    """Agent b leaves without a dead step while a moves for the second time, and comes back when a moves for the third."""
+
+    metadata: ClassVar = {"name": "vanishing"}
+    possible_agents: ClassVar = ["a", "b"]
+
+    def observation_space(self, agent):
+        return spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def action_space(self, agent):
+        return spaces.Discrete(2)
+
+    def observe(self, agent):
+        return np.zeros(1, np.float32)
+
+    def reset(self, seed=None, options=None):
+        self.agents, self.agent_selection, self.moves = ["a", "b"], "a", 0
+        self._everybody()
+
+    def _everybody(self):
+        self.rewards, self._cumulative_rewards = (dict.fromkeys(self.agents, 0.0) for _ in range(2))
+        self.terminations, self.truncations = (dict.fromkeys(self.agents, False) for _ in range(2))
+        self.infos = {agent: {} for agent in self.agents}
+
+    def step(self, action):
+        self.moves += self.agent_selection == "a"
+        self.agents = ["a"] if self.moves == 2 else ["a", "b"]
+        self.agent_selection = "b" if self.agent_selection == "a" and self.moves != 2 else "a"
+        self._everybody()
+
+
+def test_an_agent_that_left_without_a_dead_step_has_no_last_action_when_it_comes_back():
+    env = wrapped(Vanishing(), [wrappers.last_action], "it")
+    env.reset()
+    seen = []
+    for _ in range(7):
+        seen.append((env.agent_selection, env.observe(env.agent_selection)[1:].tolist()))
+        env.step(1)
+    of_b = [shown for agent, shown in seen if agent == "b"]
+    assert of_b == [[0, 0], [0, 0], [0, 1]]
+
+
+class Reaching(Silent):
+    """Agent a reaches half as far as b, which has two joints; `done` has the actions that came."""
+
+    spaces_of: ClassVar = {"a": spaces.Box(-1.0, 1.0, (1,)), "b": spaces.Box(-2.0, 4.0, (2,))}
+
+    def action_space(self, agent):
+        return self.spaces_of[agent]
+
+    def step(self, actions):
+        self.done = actions
+        return super().step(actions)
+
+
+def test_actions_stay_within_an_agents_own_bounds():
+    env = wrapped(Reaching(), [wrappers.pad_actions], "it")
+    env.reset()
+    assert env.action_space("a") == env.action_space("b")
+    env.step({"a": np.array([3.0, 9.0], np.float32), "b": np.array([-3.0, 3.0], np.float32)})
+    assert {agent: action.tolist() for agent, action in env.unwrapped.done.items()} == {"a": [1.0], "b": [-2.0, 3.0]}
+
+
 @pytest.mark.parametrize("dtype", [np.int32, np.uint8])
 def test_a_last_action_beside_whole_numbers_is_not_rounded(dtype):
     force = spaces.Box(-1.0, 1.0, (1,), np.float32)

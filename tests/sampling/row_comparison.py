@@ -236,9 +236,11 @@ def compare_segment(batch, number, start, stop, segment, policy):
     if "action_mask" in batch.columns or any(row.seen.mask is not None for row in rows):
         width = int(policy.action_space.n)
         columns["action_mask"] = [np.ones(width, bool) if row.seen.mask is None else row.seen.mask for row in rows]
-        # A mask that allows nothing says nothing: board games show it to whom it is not the turn.
+        # A mask that allows nothing says nothing: board games show it to whom it is not the turn. At an end, what was
+        # legal at the last decision counts then.
         says_nothing = bootstrap.mask is None or not bootstrap.mask.any()
-        expected["bootstrap_mask"] = np.ones(width, bool) if says_nothing else bootstrap.mask
+        otherwise = columns["action_mask"][-1] if segment.ended else np.ones(width, bool)
+        expected["bootstrap_mask"] = otherwise if says_nothing else bootstrap.mask
     if policy.sees_state:
         columns["state"] = [row.seen.state for row in rows]
         expected["bootstrap_state"] = bootstrap.state

@@ -138,7 +138,7 @@ class PadActions(FunctionalWrapper):
         own = self.env.action_space(self.env.groups[name][0])
         if isinstance(own, spaces.Discrete):
             return jnp.where(actions < own.n, actions, 0)
-        return actions[(slice(None), *map(slice, own.shape or ()))]
+        return jnp.clip(actions[(slice(None), *map(slice, own.shape or ()))], own.low, own.high)
 
 
 class WidenBounds(FunctionalWrapper):

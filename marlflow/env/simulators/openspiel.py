@@ -156,7 +156,7 @@ class OpenSpielEnv(AECEnv[str, dict[str, Array], int | None]):
             self.render()
 
     def observe(self, agent: str) -> dict[str, Array]:
-        legal = self._legal if agent == self.agent_selection else ()
+        legal = self._legal.get(agent, ())
         return {"observation": self._observation(self._player[agent]), "action_mask": self._mask(legal)}
 
     def state(self) -> Array:
@@ -269,13 +269,16 @@ class OpenSpielEnv(AECEnv[str, dict[str, Array], int | None]):
         return True
 
     def _select(self, player: int, legal: list[int]) -> None:
-        self.agent_selection, self._legal = self.possible_agents[player], legal
+        self.agent_selection = self.possible_agents[player]
+        self._legal = {self.agent_selection: legal}
 
     def _end(self, flags: dict[str, bool]) -> None:
         for agent in flags:
             flags[agent] = True
         self._over = True
-        self._select(0, [])
+        # In a game that is cut, the player to move still may do something.
+        self.agent_selection = self.possible_agents[0]
+        self._legal = self._legal if flags is self.truncations else {}
 
     def _issue_rewards(self) -> None:
         rewards = [total - issued for total, issued in zip(self._state.returns(), self._returns_issued, strict=True)]
@@ -299,8 +302,8 @@ class OpenSpielEnv(AECEnv[str, dict[str, Array], int | None]):
             chosen = operator.index(action)  # type: ignore[arg-type]
         except TypeError:
             chosen = -1
-        if chosen not in self._legal:
-            legal = ", ".join(map(str, self._legal)) or "none, which is an error of the game"
+        if chosen not in self._legal.get(agent, ()):
+            legal = ", ".join(map(str, self._legal.get(agent, ()))) or "none, which is an error of the game"
             where = f"{self.metadata['name']}, after {self.env_steps} env steps"
             raise ValueError(f"{where}: action {action!r} of {agent!r} is illegal; its legal actions are {legal}")
         return chosen

@@ -120,16 +120,22 @@ def pad_observations(env: _Env) -> Any:
 
 
 def pad_actions(env: _Env) -> Any:
-    """Give all agents one action space; surplus Box components are ignored, surplus Discrete actions become 0."""
+    """Give all agents one action space; surplus Box components are ignored, surplus Discrete actions become 0.
+
+    Box actions are clipped to the bounds of the agent's own space.
+    """
     spaces_of = {agent: env.action_space(agent) for agent in declared_agents(env)}
     padded = common_space("do", list(spaces_of), env.action_space)
     for agent, space in spaces_of.items():
         seen = env.observation_space(agent)
         if space != padded and MaskedView(seen, space).is_inside:
             raise ConfigInvalid([f"agent {agent!r} sees {describe_space(seen)}, with a mask of its own actions only"])
-    return change_actions(
-        env, lambda action, agent: homogenize_ops.dehomogenize_actions(spaces_of[agent], action), lambda _: padded
-    )
+
+    def change(action: Any, agent: str) -> Any:
+        own = homogenize_ops.dehomogenize_actions(spaces_of[agent], action)
+        return np.clip(own, spaces_of[agent].low, spaces_of[agent].high) if isinstance(padded, spaces.Box) else own
+
+    return change_actions(env, change, lambda _: padded)
 
 
 def flatten_actions(env: _Env) -> Any:

@@ -96,6 +96,11 @@ class _LastAction(_ObservationWrapper):
 
         super().__init__(env, change, lambda agent: kinds[agent].wider)
 
+    def _forget_absent(self) -> None:
+        # An agent that comes back has not acted yet.
+        for agent in self._last.keys() - set(self.env.agents):
+            del self._last[agent]
+
 
 class _LastActionAEC(_LastAction, _ObservationWrapperAEC):
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
@@ -103,12 +108,10 @@ class _LastActionAEC(_LastAction, _ObservationWrapperAEC):
         self.env.reset(seed=seed, options=options)
 
     def step(self, action: Any) -> None:
-        # Dead agents step with None, and leave.
-        if action is None:
-            self._last.pop(self.env.agent_selection, None)
-        else:
+        if action is not None:
             self._last[self.env.agent_selection] = action
         self.env.step(action)
+        self._forget_absent()
 
 
 class _LastActionParallel(_LastAction, _ObservationWrapperParallel):
@@ -119,9 +122,7 @@ class _LastActionParallel(_LastAction, _ObservationWrapperParallel):
     def step(self, actions: Mapping[str, Any]) -> _Stepped:
         self._last.update(actions)
         stepped = super().step(actions)
-        # An agent that comes back has not acted yet.
-        for agent in self._last.keys() - set(self.env.agents):
-            del self._last[agent]
+        self._forget_absent()
         return stepped
 
 

@@ -278,15 +278,18 @@ class CompiledRunner(Runner):
             if acting.buffer is None or not len(at):
                 continue
             place = fragment.columns.final_at[ends.tick[at], index[at]]
+            rows, seen = acting.buffer.rows_of(ends.lane[at]), self._seen_at_end(fragment, player, place, slot[at])
+            if "action_mask" in seen:
+                seen["action_mask"] = acting.buffer.legal_after(rows, ends.stop[at] - 1, seen["action_mask"])
             segments = Segments(
-                acting.buffer.rows_of(ends.lane[at]),
+                rows,
                 ends.start[at],
                 ends.stop[at],
                 terminated[at],
                 ~terminated[at],
                 ends.carried[at],
                 fragment.episode[ends.tick[at], index[at]],
-                self._seen_at_end(fragment, player, place, slot[at]),
+                seen,
             )
             self._rows_of.add_segments(acting.policy, segments, ends.lane[at])
 
@@ -297,11 +300,7 @@ class CompiledRunner(Runner):
         seen = {"obs": acting.stack(obs)}
         if acting.spaces.masked:
             masks = program.final_rows("action_mask", finals, place, slot)
-            if masks is None:
-                masks = np.ones((len(slot), acting.spaces.mask_width), bool)
-            # Without a legal action, a final mask says nothing.
-            masks[~masks.any(axis=1)] = True
-            seen["action_mask"] = masks
+            seen["action_mask"] = np.ones((len(slot), acting.spaces.mask_width), bool) if masks is None else masks
         if player.sees_state:
             seen["state"] = finals["state"][place]
         if acting.memory is not None:
