@@ -437,7 +437,7 @@ def test_an_agent_that_comes_back_has_no_last_action():
 
 
 class Vanishing(AECEnv):
-    """Agent b leaves without a dead step while a moves for the second time, and comes back when a moves for the third."""
+    """Agent b leaves without a dead step while a moves for the second time, and is back when a moves again."""
 
     metadata: ClassVar = {"name": "vanishing"}
     possible_agents: ClassVar = ["a", "b"]
