@@ -122,9 +122,10 @@ def _device_problems(path: str, device: str | None, num_gpus: float) -> Iterator
     try:
         kind = torch.device(device).type
     except RuntimeError:
-        yield f"{path}.device must be one of torch's, such as cpu, cuda or cuda:1, not {device!r}"
-        return
-    if kind == "cuda" and num_gpus <= 0:
+        kind = ""
+    if kind not in ("cpu", "cuda"):
+        yield f"{path}.device must be cpu or cuda, or one such as cuda:1, not {device!r}"
+    elif kind == "cuda" and num_gpus <= 0:
         yield (
             f"{path}.device is {device} and num_gpus 0: a process sees only the GPUs that it has a share of; "
             "raise num_gpus"

@@ -199,7 +199,7 @@ GPU_VALUES = {
     ),
     "beside a device": (
         ("placement.learners.device=tpu9", "rollouts.placement.num_gpus=99"),
-        ["policies.cart.placement.device must be one of torch's", "the run asks for 198 GPU (99 for rollout worker 0"],
+        ["policies.cart.placement.device must be cpu or cuda", "the run asks for 198 GPU (99 for rollout worker 0"],
     ),
 }
 

@@ -188,7 +188,7 @@ def test_problems_of_placement_are_found_at_once() -> None:
         ),
         policies={
             "fox": mf.Policy(mf.DQN(), placement=mf.PlacementOverrides(num_gpus=0, resources={"fpga": -1})),
-            "hen": mf.Policy(placement=mf.PlacementOverrides(device="gpu")),
+            "hen": mf.Policy(placement=mf.PlacementOverrides(device="mps")),
             "farmer": mf.Policy(placement=mf.PlacementOverrides(num_gpus=1)),
         },
     )
@@ -203,7 +203,7 @@ def test_problems_of_placement_are_found_at_once() -> None:
         "set one of the two to null or 0",
         "policies.fox.placement.device is cuda and num_gpus 0: a process sees only the GPUs that it has a share of; "
         "raise num_gpus",
-        "policies.hen.placement.device must be one of torch's, such as cpu, cuda or cuda:1, not 'gpu'",
+        "policies.hen.placement.device must be cpu or cuda, or one such as cuda:1, not 'mps'",
     ]
 
 

@@ -135,7 +135,7 @@ class PadActions(FunctionalWrapper):
         return step._replace(action_masks=masks)
 
     def _own(self, name: str, actions: Any) -> Any:
-        own = self.env.action_space(self.env.groups[name][0])
+        own: Any = self.env.action_space(self.env.groups[name][0])
         if isinstance(own, spaces.Discrete):
             return jnp.where(actions < own.n, actions, 0)
         return jnp.clip(actions[(slice(None), *map(slice, own.shape or ()))], own.low, own.high)

@@ -96,9 +96,9 @@ class _LastAction(_ObservationWrapper):
 
         super().__init__(env, change, lambda agent: kinds[agent].wider)
 
-    def _forget_absent(self) -> None:
+    def _forget_all_but(self, agents: Iterable[str]) -> None:
         # An agent that comes back has not acted yet.
-        for agent in self._last.keys() - set(self.env.agents):
+        for agent in self._last.keys() - set(agents):
             del self._last[agent]
 
 
@@ -111,7 +111,7 @@ class _LastActionAEC(_LastAction, _ObservationWrapperAEC):
         if action is not None:
             self._last[self.env.agent_selection] = action
         self.env.step(action)
-        self._forget_absent()
+        self._forget_all_but(self.env.agents)
 
 
 class _LastActionParallel(_LastAction, _ObservationWrapperParallel):
@@ -122,7 +122,7 @@ class _LastActionParallel(_LastAction, _ObservationWrapperParallel):
     def step(self, actions: Mapping[str, Any]) -> _Stepped:
         self._last.update(actions)
         stepped = super().step(actions)
-        self._forget_absent()
+        self._forget_all_but(self.env.agents)
         return stepped
 
 
