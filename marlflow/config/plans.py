@@ -17,7 +17,7 @@ from marlflow.config.experiment import Experiment
 from marlflow.config.league import is_meta_game, mode_name
 from marlflow.config.policy_assignment import subject_of
 from marlflow.env.episode_location import raised
-from marlflow.flow import Feed, Flow, Place, Plan, Rounds, Together, WorkBetweenRounds, source, together
+from marlflow.flow import Feed, Flow, Place, Plan, Together, WorkBetweenRounds, source, together
 from marlflow.league.league import League
 from marlflow.league.psro import PSRO
 from marlflow.league.sides import sides_of
@@ -63,7 +63,7 @@ def build_plan(
         by=divided_among(spec.learners.values()),
         plans=builders,
         feeds={name: Feed(_queue_fragments(experiment, spec, name)) for name in spec.learners},
-        rounds=Rounds(experiment.rollouts.pace),
+        rounds=experiment.rollouts.pace,
     )
 
 

@@ -4,7 +4,7 @@ from marlflow.flow.executor import Executor
 from marlflow.flow.flow import Flow, Rotation, merge, source
 from marlflow.flow.meters import Hook, StageId
 from marlflow.flow.pace import AgentSteps, AtMost, Freely, InTurn, Pace
-from marlflow.flow.plan import AnyPlan, Feed, Plan, Rounds, Together, WorkBetweenRounds, together
+from marlflow.flow.plan import AnyPlan, Feed, Plan, RoundPace, Together, WorkBetweenRounds, together
 from marlflow.flow.protocols import (
     EndOfFlow,
     GatherOperator,
@@ -36,7 +36,7 @@ __all__ = [
     "Place",
     "Plan",
     "Rotation",
-    "Rounds",
+    "RoundPace",
     "StageCall",
     "StageId",
     "StageTimes",

@@ -9,7 +9,18 @@ from typing import Any, get_origin
 
 from marlflow.flow.flow import Flow, Kind
 from marlflow.flow.pace import AgentSteps, InTurn, Pace
-from marlflow.flow.plan import AnyPlan, Plan, Together, all_stages, consumers, head_stages, owners, plans_of, producers
+from marlflow.flow.plan import (
+    AnyPlan,
+    Plan,
+    Together,
+    all_stages,
+    consumers,
+    head_stages,
+    owners,
+    paces_of,
+    plans_of,
+    producers,
+)
 from marlflow.flow.protocols import Located, call_problem
 from marlflow.flow.traits import bridge, fits, options, type_name
 
@@ -32,14 +43,6 @@ def pace_problems(plans: tuple[Plan, ...], stages: list[Flow[Any]], owner: dict[
             yield f"{where} has no pace: say Freely() or InTurn({_shares(stage.sides)})"
         else:
             yield from _ratio_problems(where, stage.pace, _sides(stage))
-
-
-def paces_of(plan: Plan) -> Iterator[tuple[Pace | None, Mapping[str, Flow[Any]]]]:
-    """Yield the paces of the plan and its merges, with their sides."""
-    yield plan.pace, plan.ends()
-    for stage in plan.stages():
-        if stage.kind is Kind.MERGE:
-            yield stage.pace, _sides(stage)
 
 
 def regions(ends: Mapping[str, Flow[Any]]) -> list[Flow[Any]]:
@@ -267,8 +270,8 @@ def _rounds(plan: Together) -> Iterator[str]:
                 "do not wait for it: say Plan(..., waits_for_rounds=True)"
             )
         # Overlapping and asynchronous rounds sample with weights at least one version old.
-        if plan.rounds.pace != "lockstep" and strict:
-            why = "rounds overlap learning" if plan.rounds.pace == "overlap" else "rounds do not wait for learning"
+        if plan.rounds != "lockstep" and strict:
+            why = "rounds overlap learning" if plan.rounds == "overlap" else "rounds do not wait for learning"
             yield (
                 f"{why}, so rows are a version old, but stage {strict[0].name!r} of plan "
                 f"{member.name!r} has max_staleness 0; give it 1 or more, or choose rollouts.pace=lockstep"

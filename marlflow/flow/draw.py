@@ -63,11 +63,11 @@ def _work(work: WorkBetweenRounds) -> Iterator[str]:
 
 def _round_text(plan: Together) -> str:
     waiting = [member.name for member in plan.plans if member.waits_for_rounds]
-    if plan.rounds.pace == "asynchronous":
+    if plan.rounds == "asynchronous":
         return "asynchronous, each worker a round of its own"
     if not waiting:
         return "in rounds that wait for no plan"
-    relation = "overlapping the learning of" if plan.rounds.pace == "overlap" else "in lockstep with"
+    relation = "overlapping the learning of" if plan.rounds == "overlap" else "in lockstep with"
     return f"in rounds, {relation} {', '.join(waiting)}"
 
 

@@ -97,7 +97,7 @@ class Executor:
         # Until a source ends or is asked to, no cell can end, so sweeps need not check.
         self._ending = False
         self._shared = self._network.by_plan.get(plan.name, []) if isinstance(plan, Together) else []
-        self._rounds = plan.rounds.pace if isinstance(plan, Together) else "lockstep"
+        self._rounds = plan.rounds if isinstance(plan, Together) else "lockstep"
         waiting = [member.name for member in members if member.waits_for_rounds]
         self._waited_for = {name: self._network.by_plan[name] for name in waiting}
         # The shared source fires only when nothing else can move, so that items are consumed before a new round starts.

@@ -6,15 +6,37 @@ import inspect
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias, cast
 
 from marlflow.base.errors import PlanInvalid
 from marlflow.flow.flow import Flow, Full, Kind
 from marlflow.flow.pace import AgentSteps, InTurn, Pace
 
 
+class Drawn:
+    """Base class of plans: they are checked, and drawn."""
+
+    def check(self) -> None:
+        """Raise PlanInvalid if there are problems."""
+        from marlflow.flow.check import problems
+
+        if sentences := problems(cast(AnyPlan, self)):
+            raise PlanInvalid(sentences)
+
+    def mermaid(self) -> str:
+        """Render as a Mermaid flowchart."""
+        from marlflow.flow.draw import mermaid
+
+        return mermaid(cast(AnyPlan, self))
+
+    def __str__(self) -> str:
+        from marlflow.flow.draw import tree
+
+        return tree(cast(AnyPlan, self))
+
+
 @dataclass(frozen=True)
-class Plan:
+class Plan(Drawn):
     """One policy's dataflow: its `output` (reports), further flows (`also`), and the pace between all of them."""
 
     name: str
@@ -44,38 +66,14 @@ class Plan:
                     seen.add(id(stage))
                     yield stage
 
-    def check(self) -> None:
-        """Raise PlanInvalid if there are problems."""
-        from marlflow.flow.check import problems
 
-        if sentences := problems(self):
-            raise PlanInvalid(sentences)
+RoundPace: TypeAlias = Literal["lockstep", "overlap", "asynchronous"]
+"""When the shared source starts a round.
 
-    def mermaid(self) -> str:
-        """Render as a Mermaid flowchart."""
-        from marlflow.flow.draw import mermaid
-
-        return mermaid(self)
-
-    def __str__(self) -> str:
-        from marlflow.flow.draw import tree
-
-        return tree(self)
-
-
-@dataclass(frozen=True)
-class Rounds:
-    """When the shared source starts a round.
-
-    `lockstep`: when every plan with `waits_for_rounds` is at rest (has no items left). `overlap`: when each of them has
-    taken its input, so rows are one version old. `asynchronous`: as lockstep, but a round has only the results that are
-    ready, and other workers continue.
-    """
-
-    pace: Literal["lockstep", "overlap", "asynchronous"] = "lockstep"
-
-    def __str__(self) -> str:
-        return self.pace
+`lockstep`: when every plan with `waits_for_rounds` is at rest (has no items left). `overlap`: when each of them has
+taken its input, so rows are one version old. `asynchronous`: as lockstep, but a round has only the results that are
+ready, and other workers continue.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +89,12 @@ class WorkBetweenRounds:
 
 
 @dataclass(frozen=True)
-class Together:
+class Together(Drawn):
     """Several plans over one shared stream, usable as a plan."""
 
     source: Flow[Any]
     plans: tuple[Plan, ...]
-    rounds: Rounds
+    rounds: RoundPace
     shared: frozenset[int]
     """Identities of the stages that belong to no single plan: the source, and the split of its stream."""
     between_rounds: tuple[WorkBetweenRounds, ...] = ()
@@ -104,24 +102,6 @@ class Together:
     @property
     def name(self) -> str:
         return "rollouts"
-
-    def check(self) -> None:
-        """Raise PlanInvalid if there are problems."""
-        from marlflow.flow.check import problems
-
-        if sentences := problems(self):
-            raise PlanInvalid(sentences)
-
-    def mermaid(self) -> str:
-        """Render as one Mermaid flowchart."""
-        from marlflow.flow.draw import mermaid
-
-        return mermaid(self)
-
-    def __str__(self) -> str:
-        from marlflow.flow.draw import tree
-
-        return tree(self)
 
 
 AnyPlan = Plan | Together
@@ -140,7 +120,7 @@ def together(
     by: Callable[[Any], Any],
     plans: Mapping[str, Callable[[Flow[Any]], Plan]],
     feeds: Mapping[str, Feed],
-    rounds: Rounds = Rounds(),
+    rounds: RoundPace = "lockstep",
 ) -> Together:
     """Split `experience` by operator `by` among `plans`, each with its queue and named by its key."""
     keys: tuple[Hashable, ...] = tuple(plans)
@@ -247,11 +227,16 @@ def _emitting_inputs(stage: Flow[object]) -> list[Flow[object]]:
     return [feeder for side, feeder in zip(stage.sides, stage.inputs, strict=True) if side == stage.emitted_side]
 
 
+def paces_of(plan: Plan) -> Iterator[tuple[Pace | None, Mapping[str, Flow[Any]]]]:
+    """Yield the paces of the plan and its merges, with their sides."""
+    yield plan.pace, plan.ends()
+    for stage in plan.stages():
+        if stage.kind is Kind.MERGE:
+            yield stage.pace, dict(zip(stage.sides, stage.inputs, strict=True))
+
+
 def _ratios(plan: Plan) -> Iterator[tuple[Flow[object], AgentSteps, list[Flow[object]]]]:
-    paced: list[tuple[Pace | None, Mapping[str, Flow[object]]]] = [(plan.pace, plan.ends())]
-    merges = (stage for stage in plan.stages() if stage.kind is Kind.MERGE)
-    paced += [(stage.pace, dict(zip(stage.sides, stage.inputs, strict=True))) for stage in merges]
-    for pace, sides in paced:
+    for pace, sides in paces_of(plan):
         for name, share in pace.shares if isinstance(pace, InTurn) else ():
             if isinstance(share, AgentSteps):
                 yield sides[name], share, [side for other, side in sides.items() if other != name]

@@ -17,7 +17,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 import marlflow as mf
-from marlflow.flow import Feed, Outcome, Pace, Rounds, StageCall, StageTimes, Together, merge, together
+from marlflow.flow import Feed, Outcome, Pace, StageCall, StageTimes, Together, merge, together
 
 SMALL = st.integers(0, 11)
 
@@ -264,7 +264,7 @@ class Built:
             return build
 
         builders = {name: builder(number, name) for number, name in enumerate(names)}
-        return together(collect, route, builders, feeds, Rounds("overlap" if self.spec.rounds % 2 else "lockstep"))
+        return together(collect, route, builders, feeds, "overlap" if self.spec.rounds % 2 else "lockstep")
 
     def operator(self, kind: type[Any], bits: tuple[int, int]) -> Any:
         return kind(self, self.name(kind.__name__), bits)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marlflow.base.errors import PlanInvalid
-from marlflow.flow import Executor, Feed, Flow, Plan, Rounds, Traits, source, together
+from marlflow.flow import Executor, Feed, Flow, Plan, Traits, source, together
 
 
 class Workers:
@@ -62,7 +62,7 @@ def plan(workers: Workers, taken: list[int]) -> Any:
     def build(flow: Flow[int]) -> Plan:
         return Plan("only", flow.then(take))
 
-    return together(source(workers, name="workers"), route, {"only": build}, {"only": Feed(3)}, Rounds("asynchronous"))
+    return together(source(workers, name="workers"), route, {"only": build}, {"only": Feed(3)}, "asynchronous")
 
 
 @given(st.integers(1, 4), st.lists(st.integers(0, 5), min_size=1, max_size=8), st.integers(2, 7))
@@ -111,7 +111,7 @@ def test_a_plan_that_allows_no_staleness_is_refused() -> None:
         lambda item: [("only", item)],
         {"only": build},
         {"only": Feed(1)},
-        Rounds("asynchronous"),
+        "asynchronous",
     )
     with pytest.raises(
         PlanInvalid, match=r"rounds do not wait for learning, so rows are a version old.*max_staleness 0"
@@ -150,7 +150,7 @@ def test_a_gather_gives_its_rest_when_nothing_more_will_come_and_only_then(close
         return [("only", item)]
 
     joined = together(
-        source(lambda: next(made), name="numbers"), route, {"only": build}, {"only": Feed(40)}, Rounds("lockstep")
+        source(lambda: next(made), name="numbers"), route, {"only": build}, {"only": Feed(40)}, "lockstep"
     )
     executor = Executor(joined, lambda _, item: given.append(item))
     executor.run_sync()

@@ -8,10 +8,8 @@ from typing import Any, ClassVar
 import pytest
 
 import marlflow as mf
-from marlflow.flow import Executor, Feed, Rounds, Together, together
+from marlflow.flow import Executor, Feed, RoundPace, Together, together
 from tests.flow.fakes import Batches, FakePlace, Item, Keep, problems
-
-LOCKSTEP = Rounds()
 
 
 class Rows(Item):
@@ -140,7 +138,7 @@ def test_two_stages_of_one_name() -> None:
 
 def test_two_plans_of_one_name() -> None:
     one, two = (mf.Plan("p", mf.source(read, name=name)) for name in ("first", "second"))
-    plan = Together(one.output, (one, two), Rounds(), frozenset())
+    plan = Together(one.output, (one, two), "lockstep", frozenset())
     assert problems(plan) == ["2 plans are named 'p': give each a name of its own"]
 
 
@@ -312,7 +310,7 @@ def test_what_a_split_routes_is_what_its_pairs_say() -> None:
     ]
 
 
-def _on_policy(build: Callable[[mf.Flow[Any]], mf.Plan], rounds: Rounds = LOCKSTEP) -> Together:
+def _on_policy(build: Callable[[mf.Flow[Any]], mf.Plan], rounds: RoundPace = "lockstep") -> Together:
     return together(mf.source(read), Split(), {"prey": build}, {"prey": Feed(1)}, rounds)
 
 
@@ -337,7 +335,7 @@ def test_rounds_that_overlap_the_learning_of_a_plan_that_allows_no_staleness() -
         return mf.Plan("ppo", flow.then(Publish()), waits_for_rounds=True)
 
     assert problems(_on_policy(build)) == []
-    assert problems(_on_policy(build, Rounds("overlap"))) == [
+    assert problems(_on_policy(build, "overlap")) == [
         "rounds overlap learning, so rows are a version old, but stage 'Publish' of plan 'prey' has max_staleness 0; "
         "give it 1 or more, or choose rollouts.pace=lockstep"
     ]

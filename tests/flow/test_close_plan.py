@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marlflow.base.errors import StageFailed
-from marlflow.flow import Executor, Feed, Flow, Plan, Rounds, source, together
+from marlflow.flow import Executor, Feed, Flow, Plan, source, together
 
 
 class ByParity:
@@ -47,7 +47,7 @@ def test_a_closed_plan_takes_nothing_more_and_loses_nothing(last: int, closed_at
         by=ByParity(),
         plans={"left": build, "right": build},
         feeds={name: Feed(capacity) for name in made},
-        rounds=Rounds(),
+        rounds="lockstep",
     )
     executor = Executor(plan, lambda name, item: made[name].append(item))
     executor.run_sync()

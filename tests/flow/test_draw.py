@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import marlflow as mf
-from marlflow.flow import Feed, Rounds, Together, together
+from marlflow.flow import Feed, RoundPace, Together, together
 from tests.flow.fakes import Count, FakePlace
 
-LOCKSTEP = Rounds()
 PREY, PREDATOR, REPLAY = FakePlace("learner of prey"), FakePlace("learner of predator"), FakePlace("replay of predator")
 
 
@@ -83,7 +82,7 @@ def dqn(experience: mf.Flow[Any]) -> mf.Plan:
     return mf.Plan("dqn", train, {"store": store}, mf.InTurn(store=mf.AgentSteps(4, starts=1000), output=1))
 
 
-def ppo_and_dqn(rounds: Rounds = LOCKSTEP) -> Together:
+def ppo_and_dqn(rounds: RoundPace = "lockstep") -> Together:
     feeds = {"prey": Feed(2), "predator": Feed(2, "drop_oldest")}
     return together(mf.source(Collect()), ByPolicy(), {"prey": ppo, "predator": dqn}, feeds, rounds)
 
@@ -105,9 +104,7 @@ rollouts: in rounds, in lockstep with prey
 
 
 def test_tree_says_how_rounds_proceed() -> None:
-    assert (
-        str(ppo_and_dqn(Rounds("overlap"))).splitlines()[0] == "rollouts: in rounds, overlapping the learning of prey"
-    )
+    assert str(ppo_and_dqn("overlap")).splitlines()[0] == "rollouts: in rounds, overlapping the learning of prey"
     alone = together(mf.source(Collect()), ByPolicy(), {"predator": dqn}, {"predator": Feed(2)})
     assert str(alone).splitlines()[0] == "rollouts: in rounds that wait for no plan"
 

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marlflow.flow import AgentSteps, Executor, Feed, Flow, InTurn, Plan, Rounds, Traits, source
+from marlflow.flow import AgentSteps, Executor, Feed, Flow, InTurn, Plan, Traits, source
 from marlflow.flow.pace import AtMost
 from marlflow.flow.plan import Together, together
 from tests.flow.fakes import Item, Keep
@@ -55,7 +55,7 @@ def of(build: Callable[[Flow[Any]], Plan], capacity: int = 4) -> Together:
         by=both,
         plans={"one": build, "other": build},
         feeds=dict.fromkeys(("one", "other"), Feed(capacity)),
-        rounds=Rounds("lockstep"),
+        rounds="lockstep",
     )
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import marlflow as mf
-from marlflow.flow import Executor, Feed, Outcome, Rounds, StageCall, StageTimes
+from marlflow.flow import Executor, Feed, Outcome, StageCall, StageTimes
 from marlflow.flow.plan import Together, together
 
 ROUNDS = 12
@@ -120,7 +120,7 @@ def build(world: World, settings: Settings, stop_after: int) -> Together:
 
     stream, divide = collected(world, settings, stop_after)
     plans = {"gathers": gathers, "stores": stores, "merges": merges}
-    return together(stream, by=divide, plans=plans, feeds={name: Feed(4) for name in plans}, rounds=Rounds(False))
+    return together(stream, by=divide, plans=plans, feeds={name: Feed(4) for name in plans}, rounds="lockstep")
 
 
 def run(
@@ -233,7 +233,7 @@ def test_a_source_that_nothing_holds_is_held_while_a_rest_is_wanted() -> None:
             "merges": lambda given: mf.Plan("merges", given, {"beside": mf.source(numbers).then(same)}, mf.Freely())
         },
         feeds={"merges": Feed(4)},
-        rounds=Rounds(False),
+        rounds="lockstep",
     )
     executor = Executor(plan, between_rounds=lambda: at_rest if world.rounds == 3 else None)
     executor.run_sync()

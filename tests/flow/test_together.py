@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import marlflow as mf
-from marlflow.flow import Executor, Feed, Rounds, StageId, StageTimes, Together, together
+from marlflow.flow import Executor, Feed, StageId, StageTimes, Together, together
 from tests.flow.fakes import Batches, Count, Item, Keep, Log, outputs
 
 
@@ -38,7 +38,7 @@ def _plans(
         by_policy,
         {"prey": prey, "predator": predator},
         feeds,
-        more.pop("rounds", Rounds()),
+        more.pop("rounds", "lockstep"),
     )
 
 
@@ -122,7 +122,7 @@ def test_in_overlap_learning_is_at_most_one_round_behind(turns: list[int], colle
         by_policy,
         {"prey": on_policy, "predator": _simple},
         {"prey": Feed(4), "predator": Feed(8)},
-        Rounds("overlap"),
+        "overlap",
     )
     executor = Executor(plan, lambda name, item: learnt.append(item[0]) if name == "prey" else None, [AtRounds(look)])
     executor.run_sync()
@@ -139,7 +139,7 @@ def test_overlap_does_overlap() -> None:
     def on_policy(flow: mf.Flow[Any]) -> mf.Plan:
         return mf.Plan("ppo", flow.gather(Batches(2)).then(_slow(20), name="learn"), waits_for_rounds=True)
 
-    executor = Executor(_plans(on_policy, _simple, rounds=Rounds("overlap")), hooks=[AtRounds(look)])
+    executor = Executor(_plans(on_policy, _simple, rounds="overlap"), hooks=[AtRounds(look)])
     executor.run_sync()
     assert learning == [False, *[True] * 6]
 

@@ -230,7 +230,7 @@ class ReplicasPlace:
             while unconfirmed:
                 await self.host.answers(*unconfirmed.pop())
             outcomes = [await self._run_update(chain, item, len(calls), learns) for item in items]
-            times = [_sequential_times(each) for each in zip(*(outcome.times for outcome in outcomes), strict=True)]
+            times = [StageTimes.total(each) for each in zip(*(outcome.times for outcome in outcomes), strict=True)]
             lost = sum(outcome.lost for outcome in outcomes)
             return Outcome([output for outcome in outcomes for output in outcome.outputs], times, lost)
 
@@ -282,9 +282,3 @@ def _parallel_times(times: Sequence[StageTimes], is_shared: bool) -> StageTimes:
     # From the update on, each worker's stages count the rows of all workers.
     rows = times[0].rows if is_shared else sum(each.rows for each in times)
     return StageTimes(min(each.began_s for each in times), max(each.ended_s for each in times), rows)
-
-
-def _sequential_times(times: Sequence[StageTimes]) -> StageTimes:
-    began_s = min(each.began_s for each in times)
-    took_s = sum(each.ended_s - each.began_s for each in times)
-    return StageTimes(began_s, began_s + took_s, sum(each.rows for each in times))
