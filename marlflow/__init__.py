@@ -173,7 +173,7 @@ if TYPE_CHECKING:
     from marlflow.policy.normalized import ValueCritic
     from marlflow.policy.q import QNetwork
     from marlflow.policy.recurrent import GRU, LSTM, RecurrentTorso, RecurrentTorsoConfig
-    from marlflow.policy.torso import CNN, MLP, NestedTorsoConfig, TorsoConfig
+    from marlflow.policy.torso import CNN, MLP, LeafReader, NestedTorsoConfig, TorsoConfig
     from marlflow.policy.transformer import Transformer
     from marlflow.replay.buffer import ReplayBuffer, StoredReplay
     from marlflow.replay.protocol import Replay
@@ -243,7 +243,7 @@ __all__ = [
     "GameOutcome", "Gradients", "InTurn", "InferencePlacement", "InfoMetric", "InitialPriorities", "Insert",
     "InvalidInput", "Join", "JoinSegments", "JointAdvantages", "JointAlgorithm", "JointBatch", "JointBatches",
     "JointFragment", "JointOffPolicyActorCritic", "JointOffPolicyAlgorithm", "JointSegments",
-    "JointSequenceTransitions", "JointTransitions", "KLToReference", "LatestPast", "League", "LeagueMode",
+    "JointSequenceTransitions", "JointTransitions", "KLToReference", "LatestPast", "LeafReader", "League", "LeagueMode",
     "LeaguePlayer", "LeagueView", "Learn", "LearnInOrder", "Learner", "LearnerConfig", "LearnerPlacement",
     "LearningAlgorithm", "Linear", "Located", "Log", "LossFunction", "LossGroup", "LossTerms", "MarlflowError",
     "MatchRules", "Matchmaker", "MatchmakerFailed", "MayChange", "Member", "MetaLearn", "MlflowSink", "NStep",

@@ -99,7 +99,7 @@ NAMES_BY_MODULE: Mapping[str, str] = {
     "marlflow.policy.normalized": "ValueCritic",
     "marlflow.policy.q": "QNetwork",
     "marlflow.policy.recurrent": "GRU LSTM RecurrentTorso RecurrentTorsoConfig",
-    "marlflow.policy.torso": "CNN MLP NestedTorsoConfig TorsoConfig",
+    "marlflow.policy.torso": "CNN MLP LeafReader NestedTorsoConfig TorsoConfig",
     "marlflow.policy.transformer": "Transformer",
     "marlflow.replay.buffer": "ReplayBuffer StoredReplay",
     "marlflow.replay.protocol": "Replay",

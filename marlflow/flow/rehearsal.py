@@ -52,7 +52,7 @@ class _Rehearsal:
         self._firing = Firing(_ignore, ())
         self.failed: FailedStage | None = None
 
-    # Items that a gather holds reach no later stage.
+    # Gathers are flushed, since what they hold would reach no later stage.
     async def run(self) -> None:
         for source in self._sources:
             await self._fire(source, [None])

@@ -22,7 +22,7 @@ from marlflow.policy.critics import Ensemble
 from marlflow.policy.dense import as_rows
 from marlflow.policy.normalized import NormalizedRows, normalize_by
 from marlflow.policy.policy_modules import Prefix
-from marlflow.policy.torso import MLP, Reader, TorsoConfig
+from marlflow.policy.torso import MLP, LeafReader, TorsoConfig
 
 JointCriticSees: TypeAlias = Literal["state", "observations"]
 """The environment's global state, or the observations of all agents of the learner."""
@@ -174,7 +174,7 @@ def replaced_own(others: Tensor, own: Tensor) -> Tensor:
     return torch.where(is_own, own.unsqueeze(1), others.unsqueeze(1))
 
 
-def _readers(spaces: Spaces) -> list[Reader]:
+def _readers(spaces: Spaces) -> list[LeafReader]:
     # Rows of other layouts than packed ones are numbers already.
     layout = spaces.layout()
-    return [Reader(layout, leaf) for leaf in layout.leaves] if layout.form == "packed" else []
+    return [LeafReader(layout, leaf) for leaf in layout.leaves] if layout.form == "packed" else []

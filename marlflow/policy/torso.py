@@ -24,8 +24,11 @@ from marlflow.policy.normalized import NormalizedTorso
 Padding = Literal["valid", "same"]
 
 
-class Reader:
-    """Reads one leaf out of rows as float32, with pixels scaled to [0, 1]."""
+class LeafReader:
+    """Reads one `leaf` of a nested observation out of rows of `layout`, as float32 with pixels scaled to [0, 1].
+
+    Rows of observations with leaves of several dtypes are bytes.
+    """
 
     def __init__(self, layout: ObservationLayout, leaf: Leaf) -> None:
         self.leaf_shape = leaf.shape
@@ -50,7 +53,7 @@ class Flattened(nn.Module):
 
     def __init__(self, layout: ObservationLayout, torso: nn.Module) -> None:
         super().__init__()
-        self._readers = [Reader(layout, leaf) for leaf in layout.leaves]
+        self._readers = [LeafReader(layout, leaf) for leaf in layout.leaves]
         self.torso = torso
 
     def forward(self, obs: Tensor) -> Tensor:
@@ -71,8 +74,8 @@ class Joined(nn.Module):
     def __init__(self, layout: ObservationLayout, parts: Sequence[ObservationLeaf], torso: nn.Module) -> None:
         super().__init__()
         separate_paths = {part.leaf.path for part in parts}
-        self._separate = [Reader(layout, part.leaf) for part in parts]
-        self._others = [Reader(layout, leaf) for leaf in layout.leaves if leaf.path not in separate_paths]
+        self._separate = [LeafReader(layout, part.leaf) for part in parts]
+        self._others = [LeafReader(layout, leaf) for leaf in layout.leaves if leaf.path not in separate_paths]
         self.parts = nn.ModuleList(part.network for part in parts)
         self.torso = torso
 

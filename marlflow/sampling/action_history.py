@@ -86,7 +86,7 @@ class History:
         return digests
 
     def record_actions(self, acting: ActingPolicy, action: Array) -> None:
-        """Store a copy of the actions of `slots`' pending lanes."""
+        """Store a copy of the actions of the pending lanes of `acting`."""
         if acting.policy not in self._stored_dtypes:
             space = acting.spaces.action
             self._stored_dtypes[acting.policy] = (

@@ -148,7 +148,7 @@ class EnvSource(ABC):
 
     @abstractmethod
     def seen(self, acting: ActingPolicy) -> tuple[Any, Any, Array | None]:
-        """Return observations, masks and states of the lanes that wait in `slots`, for its `set_observations`."""
+        """Return observations, masks and states of the pending lanes of `acting`, for its `set_observations`."""
 
     @abstractmethod
     def clear_actions(self) -> None:
@@ -156,7 +156,7 @@ class EnvSource(ABC):
 
     @abstractmethod
     def put_actions(self, acting: ActingPolicy, action: Array) -> None:
-        """Set the next actions of the lanes that wait in `slots`."""
+        """Set the next actions of the pending lanes of `acting`."""
 
     @abstractmethod
     def step(self, deciding: Array, is_read: Array | None) -> LaneStep:

@@ -12,7 +12,7 @@ from gymnasium import spaces as gym
 import marlflow as mf
 from marlflow.base.spaces import Spaces
 from marlflow.batches.critic_input import CriticInput, CriticSees, critic_input
-from marlflow.policy.torso import Reader
+from marlflow.policy.torso import LeafReader
 
 NUM_AGENTS = 4
 STATES = {
@@ -40,7 +40,7 @@ def numbers(space: gym.Space[Any], value: Any) -> list[float]:
 
 
 def seen_by_networks(seen: CriticInput, rows: np.ndarray) -> np.ndarray:
-    readers = [Reader(seen.layout, leaf) for leaf in seen.layout.leaves]
+    readers = [LeafReader(seen.layout, leaf) for leaf in seen.layout.leaves]
     return torch.cat([read(torch.from_numpy(rows)).flatten(1) for read in readers], 1).numpy()
 
 
