@@ -353,7 +353,11 @@ def _rounds_too_long(checked: CheckedExperiment) -> Iterator[str]:
 
 def _processes(checked: CheckedExperiment) -> str:
     on_workers = [name for name, learner in checked.spec.learners.items() if learner.on_workers]
-    workers, learners = checked.spec.num_workers, len(checked.spec.learners) - len(on_workers)
+    apart = [learner for learner in checked.spec.learners.values() if not learner.on_workers]
+    processes = sum(learner.placement.num_learners for learner in apart)
+    workers, learners = checked.spec.num_workers, str(len(apart))
+    if processes > len(apart) and checked.experiment.runtime.name == "ray":
+        learners += f" ({processes} processes)"
     referees = f", referees {count}" if (count := checked.spec.num_referees) else ""
     suffix = f" (where {', '.join(on_workers)} learns)" if on_workers else ""
     return f"{checked.experiment.runtime.name}: rollout workers {workers}{suffix}, learners {learners}{referees}"
