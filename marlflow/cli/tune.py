@@ -162,7 +162,7 @@ def _schedule(checked: CheckedExperiment, arguments: Arguments) -> _Schedule | N
     # By default a trial is compared after a round, a report, and an evaluation if that is the objective.
     intervals = [a_round, experiment.log.every_env_steps]
     if _is_of_evaluation(experiment):
-        intervals.append(experiment.evaluation.every_env_steps or most)
+        intervals.append(experiment.evaluation.every_env_steps)
     usual = max(1, int(most / arguments["reduction_factor"] ** 2))
     grace = arguments["grace_env_steps"] or max(usual, *(every for every in intervals if every < most), 1)
     problems = []
@@ -174,9 +174,8 @@ def _schedule(checked: CheckedExperiment, arguments: Arguments) -> _Schedule | N
         problems.append(
             _too_rare("reports come", "log.every_env_steps", experiment.log.every_env_steps, grace, longest)
         )
-    evaluation = experiment.evaluation
-    if _is_of_evaluation(experiment) and (evaluation.every_env_steps or most) > max(grace, longest):
-        every = evaluation.every_env_steps or most
+    every = experiment.evaluation.every_env_steps
+    if _is_of_evaluation(experiment) and every > max(grace, longest):
         problems.append(_too_rare("evaluations are made", "evaluation.every_env_steps", every, grace, longest))
     if problems:
         raise ConfigInvalid(problems)
