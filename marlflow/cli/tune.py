@@ -175,7 +175,9 @@ def _schedule(checked: CheckedExperiment, arguments: Arguments) -> _Schedule | N
             _too_rare("reports come", "log.every_env_steps", experiment.log.every_env_steps, grace, longest)
         )
     every = experiment.evaluation.every_env_steps
-    if _is_of_evaluation(experiment) and every > max(grace, longest):
+    if _is_of_evaluation(experiment) and experiment.evaluation.episodes == 0:
+        problems.append("asha compares evaluations during a trial, and evaluation.episodes=0 plays none")
+    elif _is_of_evaluation(experiment) and every > max(grace, longest):
         problems.append(_too_rare("evaluations are made", "evaluation.every_env_steps", every, grace, longest))
     if problems:
         raise ConfigInvalid(problems)

@@ -144,6 +144,16 @@ def test_all_trials_are_in_the_table_and_the_best_is_named(marlflow: Marlflow, t
             "scheduler=asha needs the end of a trial in env",
         ),
         ([OBJECTIVE, "seed=1,2", "scheduler=hyperband"], "scheduler must be one of asha, pbt, none, not 'hyperband'"),
+        (
+            [
+                "objective=policies.cart.eval_return_mean",
+                "seed=1,2",
+                "evaluation.episodes=0",
+                "evaluation.final_episodes=2",
+                "evaluation.every_env_steps=100",
+            ],
+            "asha compares evaluations during a trial, and evaluation.episodes=0 plays none",
+        ),
         ([OBJECTIVE, "seed=1,2", "grace_env_steps=400"], "grace_env_steps=400 must be less than stop.env_steps=400"),
     ],
 )
