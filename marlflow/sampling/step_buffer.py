@@ -106,9 +106,9 @@ class StepBuffer:
         flat["behavior_logp"][at] = logp
 
     def legal_after(self, row: Array, cell: Array, masks: Array) -> Array:
-        """Return final masks, bool [N, A]: for those that allow nothing, where there is none, the decisions' own.
+        """Replace each of the final `masks`, bool [N, A], that allows nothing by the mask of the last decision.
 
-        What was never legal must not be the best action in a bootstrap.
+        An environment that gives no final mask must not be bootstrapped from actions that are never legal.
         """
         missing = ~masks.any(axis=1)
         masks[missing] = self.data["action_mask"][row[missing], cell[missing]]

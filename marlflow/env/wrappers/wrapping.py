@@ -301,7 +301,7 @@ class BlackDeath(BaseParallelWrapper):
         """Return how the agents end; the agents `last` lived until now."""
         if not self._keeps_receiving:
             return self._ends
-        # What they would have received is unknown if time has run out, and nothing if the others have died.
+        # If time has run out, rewards would go on; if the last agents have died, they would not.
         truncated = any(self._ends[agent][1] for agent in last)
         return {agent: ends if agent in last else (not truncated, truncated) for agent, ends in self._ends.items()}
 
