@@ -7,12 +7,15 @@ identical; neither rows nor weights are sent between processes.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from marlflow.algorithms.algorithm import Capabilities
 from marlflow.algorithms.ppo import PPO
 from marlflow.base.ranges import Steps
-from marlflow.stages import Shards
+from marlflow.batches.batch import EstimatedBatch
+from marlflow.flow import Flow
+from marlflow.learner.protocol import Learner
+from marlflow.stages import NormalizeShards, Shards
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,9 @@ class DDPPO(PPO):
     def learner_sees_every_row(self) -> bool:
         # Each replica sees only its own worker's rows.
         return False
+
+    def prepared(self, estimated: Flow[EstimatedBatch], learner: Learner) -> Flow[Any]:
+        return estimated.then(NormalizeShards(), at=learner) if self.normalize_advantages else estimated
 
     def batches(self) -> Shards:
         return Shards(agent_steps=self.batch_agent_steps)

@@ -112,7 +112,7 @@ NAMES_BY_MODULE: Mapping[str, str] = {
     "marlflow.stages": (
         "Adapt Advantages ApplyGradients Average ByPolicy ByShard ByTask Collect CollectNext ComputeGradients "
         "Concat CostAdvantages CutSequences Draw DropStale EachPolicy InitialPriorities Insert Join JoinSegments "
-        "JointAdvantages Learn LearnInOrder MetaLearn NStep Normalize Publish Reprioritize Shards "
+        "JointAdvantages Learn LearnInOrder MetaLearn NStep Normalize NormalizeShards Publish Reprioritize Shards "
         "SplitSegments SyncTarget UpdateMultiplier UtteranceAdvantage Utterances VTrace"
     ),
     "marlflow.trained.export": "Exported export",

@@ -239,7 +239,6 @@ class _Member:
         """Return the seats whose values count after each run."""
         rows = np.where(self.present, np.arange(len(self.source))[:, None], -1)
         latest = np.maximum.reduceat(rows, runs.start, axis=0)
-        latest[runs.is_followed] = -1
         run, seat = np.nonzero(latest >= 0)
         row = latest[run, seat]
         source = self.source[row, seat]
@@ -249,13 +248,16 @@ class _Member:
         truncated = at_end & segments["truncated"][segment]
         # An agent truncated before the others is absent from the next row on, like one that terminated.
         left = at_end & segments["terminated"][segment] | truncated & (row < runs.last[run])
-        ends = [column[~left] for column in (run, seat, source, segment, at_end, truncated)]
-        # After a run that the next one follows, the agents that decide at its first row count, as within a run.
+        # After a run that the next one follows, the agents that decide at its first row count, as within a run, and
+        # those that were truncated right before it.
         before = np.flatnonzero(runs.is_followed)
-        next_source = self.source[runs.start[before + 1]]
-        at, seat = np.nonzero(next_source >= 0)
-        none, never = np.zeros(len(at), np.int64), np.zeros(len(at), bool)
-        followed = before[at], seat, next_source[at, seat] - 1, none, never, never
+        next_source = np.full(latest.shape, -1)
+        next_source[before] = self.source[runs.start[before + 1]]
+        counts = ~left & (~runs.is_followed[run] | truncated & (next_source[run, seat] < 0))
+        ends = [column[counts] for column in (run, seat, source, segment, at_end, truncated)]
+        run, seat = np.nonzero(next_source >= 0)
+        none, never = np.zeros(len(run), np.int64), np.zeros(len(run), bool)
+        followed = run, seat, next_source[run, seat] - 1, none, never, never
         columns = [np.concatenate(pair) for pair in zip(ends, followed, strict=True)]
         order = np.lexsort(columns[1::-1])
         return _Ends(*(column[order] for column in columns))
@@ -330,7 +332,7 @@ class _Runs:
             segments, last = member.batch.segments, member.row[member.batch.ends()]
             of = self.run_of[last]
             carried[self.run_of[member.row[member.firsts]][segments["carried"]]] = True
-            left = segments["truncated"] & ((last < self.last[of]) | self.is_followed[of])
+            left = segments["truncated"] & (last < self.last[of])
             early += np.bincount(of[left], minlength=count)
         goes_on, truncated = (np.zeros(count, bool) for _ in range(2))
         for end in ends:

@@ -36,7 +36,7 @@ class Run:
         checkpoint: Checkpoint | None = None,
     ) -> None:
         self._best, self._runtime, self._shutdown = checked.experiment.checkpoint.best, runtime, shutdown
-        self.stopped_by = ""
+        self.stopped_by, self._has_ended = "", False
         self._made = made = RunServices(checked, info, runtime, console, relay, shutdown, self.report, self._save)
         self._services, self._executor, self._metrics = made.by_name, made.executor, made.metrics
         self.budget, self.reporting = made.budget, made.reporting
@@ -68,6 +68,7 @@ class Run:
         # A signal may also have come while the run was ending.
         self.stopped_by = self._shutdown.requested or self.stopped_by
         self.report()
+        self._has_ended = True
         # Closed last: an environment that hangs or crashes here can no longer harm the saved files.
         if faults := self._runtime.close_environments():
             for fault in faults:
@@ -135,7 +136,7 @@ class Run:
     def report_failure(self) -> None:
         """Report the totals after a stage has failed, if there are any."""
         self.budget.report_environment_faults()
-        if self._metrics.env_steps or any(self._metrics.faults.values()):
+        if not self._has_ended and (self._metrics.env_steps or any(self._metrics.faults.values())):
             self.report()
 
     def close(self, kind: type[BaseException] | None, error: BaseException | None, _traceback: object) -> None:

@@ -26,6 +26,7 @@ class Edge:
         "dropped",
         "full",
         "gates",
+        "is_exhausted",
         "items",
         "passed",
         "rows",
@@ -39,6 +40,8 @@ class Edge:
         self.gates: list[Gate] = []
         # The producer has ended.
         self.closed = False
+        # The producer has ended because there are no more items, and not because it was asked to.
+        self.is_exhausted = False
         # The consumer has ended: further items are counted and dropped.
         self.discarding = False
         self.dropped = self.rows_dropped = 0

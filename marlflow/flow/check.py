@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, get_origin
+from typing import Any, get_args, get_origin
 
 from marlflow.flow.flow import Flow, Kind
 from marlflow.flow.pace import AgentSteps, InTurn, Pace
 from marlflow.flow.plan import (
     AnyPlan,
     Plan,
+    RoundPace,
     Together,
     all_stages,
     consumers,
@@ -259,6 +260,8 @@ def _unknown_groups(learner: str, stage: Flow[Any], owner: dict[int, str]) -> It
 
 
 def _rounds(plan: Together) -> Iterator[str]:
+    if plan.rounds not in (paces := get_args(RoundPace)):
+        yield f"rounds must be one of {', '.join(paces)}, not {plan.rounds!r}"
     for member in plan.plans:
         own_stages = [stage for stage in member.stages() if id(stage) not in plan.shared]
         if member.waits_for_rounds:

@@ -361,20 +361,22 @@ class Executor:
         if cell.in_flight or cell.pending:
             return False
         if cell.kind is Kind.SOURCE:
+            is_exhausted = cell.exhausted
             over = cell.exhausted or cell.is_abandoned or self._is_over(cell)
         else:
+            is_exhausted = all(edge.is_exhausted for edge in cell.inboxes)
             over = all(edge.ended for edge in cell.inboxes)
         if not over:
             return False
         plan = cell.stages[0].plan
         # A plan that is stopped keeps what a gather holds, for its checkpoint.
-        is_whole = plan in self._closed or plan not in self._stopping
+        is_whole = plan in self._closed or (is_exhausted and plan not in self._stopping)
         if cell.kind is Kind.GATHER and is_whole and (self._firing.flush(cell) or self._firing.failure is not None):
             return True
         cell.ended = True
         cell.clock.turn(Condition.ENDED, time.perf_counter())
         for edge in cell.outs.values():
-            edge.closed = True
+            edge.closed, edge.is_exhausted = True, is_exhausted
         if cell in self._shared and all(cell.ended for cell in self._shared if cell.kind is Kind.SOURCE):
             self.stop()
         return True

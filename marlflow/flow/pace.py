@@ -296,7 +296,7 @@ class _RowLedger:
         self._followers.load_state(state["followers"])
         self._to_start, per = state["to_start"], self._share.per
         # `per` may differ from when the state was saved; earned but unused turns are preserved.
-        self._counted = (state["owed"] + self._followers.turns) * per + min(state["rest"], per - 1)
+        self._counted = (state["owed"] + state["followers"]["turns"]) * per + min(state["rest"], per - 1)
 
     def _turns_due(self) -> int:
         # There is no follower to take turns, or `starts` is not reached yet.

@@ -132,6 +132,8 @@ class Traits:
     """With `updates`: the loss groups of the learner that it changes, of its `loss_groups`; None: all parameters."""
     not_compiled: str = ""
     """Why the updates of a learner whose plan has this stage cannot be compiled; empty if they can."""
+    over_shards: bool = False
+    """With a learner on the workers: takes the rows of all of them together, and each replica calls it at once."""
     publishes: bool = False
     """Publishes its learner's weights under a new version."""
     max_staleness: int | None = None

@@ -11,6 +11,8 @@ one of its agents may be due to that agent. The value after its last row is then
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -124,14 +126,22 @@ def values_around(
     return value, next_value, {"bootstrapped_at_death": bootstrap_by_survivors(batch, next_value)}
 
 
-def normalized(batch: EstimatedBatch) -> EstimatedBatch:
-    """Normalize the `advantage` column to mean 0 and standard deviation 1 over all rows."""
+def normalized(batch: EstimatedBatch, sum_over_shards: Callable[[list[float]], list[float]] = list) -> EstimatedBatch:
+    """Normalize the `advantage` column to mean 0 and standard deviation 1 over all rows, of all shards of the batch.
+
+    `sum_over_shards` returns sums over all shards of numbers of this one.
+    """
+    # A shard without rows may have no column, and takes part in the sums.
+    advantage = batch.columns["advantage"].astype(np.float64) if batch.rows else np.zeros(0)
+    rows, total = sum_over_shards([float(len(advantage)), float(advantage.sum())])
+    if not rows:
+        return batch
+    deviation = advantage - total / rows
+    (squares,) = sum_over_shards([float((deviation * deviation).sum())])
     if not batch.rows:
         return batch
-    advantage = batch.columns["advantage"].astype(np.float64)
-    std = advantage.std() + _STD_EPSILON
-    scaled = ((advantage - advantage.mean()) / std).astype(np.float32)
-    return EstimatedBatch({**batch.columns, "advantage": scaled}, batch.segments)
+    scaled = (deviation / (np.sqrt(squares / rows) + _STD_EPSILON)).astype(np.float32)
+    return replace(batch, columns={**batch.columns, "advantage": scaled})
 
 
 def actor_log_probs(actor: Any, batch: Batch, device: torch.device) -> Array:

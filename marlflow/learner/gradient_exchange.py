@@ -74,6 +74,10 @@ class GradientExchange(Protocol):
         """Replace `gradient`, of `fraction` of a minibatch, by the gradient of the whole minibatch."""
         ...
 
+    def sum_over_shards(self, numbers: list[float]) -> list[float]:
+        """Return the sum of each number over all processes with rows of their own; collective."""
+        ...
+
     def result(self, job: UpdateJob, local: UpdateResult) -> UpdateResult:
         """Merge the results of all processes; `local` is this one's."""
         ...
@@ -115,6 +119,9 @@ class SingleProcess:
 
     def all_reduce(self, gradient: Tensor, fraction: float) -> None:
         pass
+
+    def sum_over_shards(self, numbers: list[float]) -> list[float]:
+        return numbers
 
     def result(self, job: UpdateJob, local: UpdateResult) -> UpdateResult:
         return local

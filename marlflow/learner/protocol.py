@@ -21,6 +21,14 @@ class Scheduled(Protocol):
         ...
 
 
+class HasShards(Protocol):
+    """A learner that may have replicas, each with a shard of the rows of a batch."""
+
+    def sum_over_shards(self, numbers: list[float]) -> list[float]:
+        """Return the sum of each number over all shards; collective: every replica calls it, also without rows."""
+        ...
+
+
 class Learner(Scheduled, Protocol):
     """Owns the parameters and optimizers of one policy or several. Stages `at` the learner run at its `place`.
 

@@ -105,7 +105,7 @@ class PopulationBasedTraining(Callback):
                 total, count = self._returns.get(policy, (0.0, 0))
                 self._returns[policy] = total + sum(returns), count + len(returns)
         before, self._env_steps = self._env_steps, round.env_steps
-        if round.env_steps // self.every_env_steps == before // self.every_env_steps:
+        if round.env_steps // self.every_env_steps <= before // self.every_env_steps:
             return []
         self._scores = {
             policy: total / count

@@ -19,7 +19,7 @@ from marlflow.batches.joint import JointBatches
 from marlflow.flow import Outcome, StageCall, StageTimes
 from marlflow.flow.meters import rows_of
 from marlflow.flow.protocols import EndOfFlow, OperatorRaised, RunsAhead
-from marlflow.learner.distributed.replicas import no_rows, sharded
+from marlflow.learner.distributed.replicas import no_rows, sharded, shards_of
 from marlflow.learner.update_job import mean_gradients
 
 Rows: TypeAlias = TrainBatch | Gradients
@@ -216,13 +216,15 @@ class AllShards:
 
 
 def over_all(stage: StageCall) -> Callable[[Any], Any]:
-    """Apply `stage` to each shard, but an update to all of them at once."""
+    """Apply `stage` to each shard, but an update, or a stage over all shards, to all of them at once."""
 
     def call(value: Any) -> Any:
         if not isinstance(value, AllShards):
             return stage(value)
         if stage.traits.updates:
             return stage(sharded(value.batches))
+        if stage.traits.over_shards:
+            return AllShards(shards_of(stage(sharded(value.batches))))
         return AllShards([stage(batch) for batch in value.batches])
 
     return call

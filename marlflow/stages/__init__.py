@@ -8,7 +8,7 @@ StoreToReplayBuffer, `Draw` Replay, `SyncTarget` UpdateTargetNetwork.
 
 from marlflow.flow import Rotation
 from marlflow.stages.batches import CutSequences, DropStale, Join
-from marlflow.stages.estimates import Advantages, CostAdvantages, Normalize, UpdateMultiplier, VTrace
+from marlflow.stages.estimates import Advantages, CostAdvantages, Normalize, NormalizeShards, UpdateMultiplier, VTrace
 from marlflow.stages.joint_updates import EachPolicy, JointAdvantages, LearnInOrder
 from marlflow.stages.replays import (
     ByShard,
@@ -52,6 +52,7 @@ __all__ = [
     "MetaLearn",
     "NStep",
     "Normalize",
+    "NormalizeShards",
     "Publish",
     "Reprioritize",
     "Rotation",

@@ -17,7 +17,7 @@ from marlflow.batches.items import Fragment
 from marlflow.flow import Traits
 from marlflow.learner.advantages import actor_log_probs, advantages, corrected, normalized, with_cost_advantages
 from marlflow.learner.part_state import COST_CRITIC, MULTIPLIER, Multiplier
-from marlflow.learner.protocol import Learner
+from marlflow.learner.protocol import HasShards, Learner
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,16 @@ class Normalize:
 
     def __call__(self, batch: EstimatedBatch) -> EstimatedBatch:
         return normalized(batch)
+
+
+@dataclass(frozen=True, slots=True)
+class NormalizeShards:
+    """Normalizes advantages over the rows of all workers, where a learner has a replica on each (DD-PPO)."""
+
+    traits: ClassVar[Traits] = Traits(over_shards=True)
+
+    def __call__(self, batch: EstimatedBatch, learner: HasShards) -> EstimatedBatch:
+        return normalized(batch, learner.sum_over_shards)
 
 
 @dataclass(frozen=True, slots=True)

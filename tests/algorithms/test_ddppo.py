@@ -8,13 +8,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import marlflow as mf
 from marlflow.checks.validation import ready
 from marlflow.config.plans import drawn_plan
+from marlflow.batches.batch import EstimatedBatch
+from marlflow.flow.protocols import StageCall
 from marlflow.learner.distributed.replicas import AllShardsExchange
+from marlflow.learner.gradient_exchange import SingleProcess
 from marlflow.runtime.resources import requests_of
-from marlflow.runtime.stage_chain import payloads_by_worker
+from marlflow.runtime.stage_chain import AllShards, over_all, payloads_by_worker
 from tests.driver.kept_runs import kept
 from tests.driver.watching import standing
 from tests.runtime.small_runs import SMALL, SMALL_DQN, policies, small_run
@@ -72,7 +77,7 @@ def test_no_process_is_reserved_and_the_plan_says_where_it_runs() -> None:
     spec = ready(experiment).spec
     assert [one.name for one in requests_of(spec)] == ["rollout worker 0", "rollout worker 1", "learner prey"]
     shown = str(drawn_plan(experiment, spec))
-    assert "Normalize → Learn(epochs=2, minibatch=64) → Publish(every=1)] at rollout workers" in shown
+    assert "NormalizeShards → Learn(epochs=2, minibatch=64) → Publish(every=1)] at rollout workers" in shown
     assert "at learner hunters" not in shown
     assert "at learner prey" in shown
     drawn_plan(experiment, spec).check()
@@ -119,3 +124,23 @@ def test_it_is_ppo_but_for_where_it_learns() -> None:
     assert sentences(
         mf.DDPPO(batch_agent_steps=10, minibatch_agent_steps=11).validate(spec.policies[0].spaces, SMALL)
     ) == ["ddppo cannot cut batches of 10 agent steps into minibatches of 11; lower minibatch_agent_steps"]
+
+
+@given(rows=st.lists(st.integers(0, 7), min_size=1, max_size=4), seed=st.integers(0, 99))
+def test_advantages_are_normalized_over_the_rows_of_all_workers(rows: list[int], seed: int) -> None:
+    random, stage = np.random.default_rng(seed), mf.NormalizeShards()
+    estimates = [random.normal(2.0 * number, 1.0 + number, count) for number, count in enumerate(rows)]
+    shards = [
+        EstimatedBatch(
+            {"advantage": own.astype(np.float32), "reward": number + own}, {"length": np.ones(len(own), int)}
+        )
+        for number, own in enumerate(estimates)
+    ]
+    found = over_all(StageCall(stage, SingleProcess(), stage.traits, passes_at=True))(AllShards(shards))
+    assert [len(shard.columns["advantage"]) for shard in found.batches] == rows
+    whole = np.concatenate([shard.columns["advantage"] for shard in shards]).astype(np.float64)
+    expected = (whole - whole.mean()) / (whole.std() + 1e-8) if len(whole) else whole
+    actual = np.concatenate([shard.columns["advantage"] for shard in found.batches])
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-6)
+    for before, after in zip(shards, found.batches, strict=True):
+        np.testing.assert_array_equal(after.columns["reward"], before.columns["reward"])

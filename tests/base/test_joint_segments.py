@@ -87,7 +87,7 @@ def reference(batches: dict[str, Batch]) -> list[Run]:
 
 
 def end(run: Run, next_row: dict[Seat, Decision] | None) -> None:
-    last = len(run.rows) - 1 if next_row is None else len(run.rows)
+    last = len(run.rows) - 1
     for number, row in enumerate(run.rows):
         for seat, decision in row.items():
             is_latest = not any(seat in later for later in run.rows[number + 1 :])
@@ -96,7 +96,8 @@ def end(run: Run, next_row: dict[Seat, Decision] | None) -> None:
             elif is_latest and not (decision.is_last and decision.ending == "terminated"):
                 run.following[seat] = decision
     if next_row is not None:
-        run.following = {seat: replace(one, follows=True) for seat, one in next_row.items()}
+        cut_by_time = {seat: one for seat, one in run.following.items() if one.is_last and one.ending == "truncated"}
+        run.following = cut_by_time | {seat: replace(one, follows=True) for seat, one in next_row.items()}
 
 
 def is_over(run: Run) -> tuple[bool, bool]:
@@ -236,6 +237,9 @@ def test_how_runs_end_by_hand() -> None:
         (2, False, False, [0, 1]),
         (2, False, False, [0, 1]),
     ]
+    # One that is truncated right before another returns counts by its own final observation.
+    lives = segment(1, [0], "terminated"), segment(1, [2, 3]), segment(2, [0, 1], "truncated"), segment(0, [0, 1, 2, 3])
+    assert ends_of(*lives) == [(2, False, False, [0, 1, 2]), (2, False, False, [0, 1])]
     # All died, or were truncated, and one returns: the team's episode goes on.
     for ending in ("terminated", "truncated"):
         assert ends_of(segment(1, [0], ending), segment(0, [0], "terminated"), segment(1, [5, 6])) == [

@@ -276,9 +276,12 @@ class OpenSpielEnv(AECEnv[str, dict[str, Array], int | None]):
         for agent in flags:
             flags[agent] = True
         self._over = True
-        # In a game that is cut, the player to move still may do something.
         self.agent_selection = self.possible_agents[0]
-        self._legal = self._legal if flags is self.truncations else {}
+        if flags is self.terminations:
+            self._legal = {}
+        elif self._joint_action is not None:
+            # In a game that is cut, those who would move now still may do something.
+            self._legal |= {self.possible_agents[player]: legal for player, legal in self._choices_left}
 
     def _issue_rewards(self) -> None:
         rewards = [total - issued for total, issued in zip(self._state.returns(), self._returns_issued, strict=True)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -227,6 +228,7 @@ class _MaskInInfoParallel(BaseParallelWrapper):
 KeepsReceiving: TypeAlias = bool | Literal["group"]
 
 
+@cache
 def group_of(agent: str) -> str:
     """Return an agent's name without its number.
 
@@ -280,22 +282,29 @@ class BlackDeath(BaseParallelWrapper):
             self.agents = []
         posthumous = self._posthumous({agent: rewards[agent] for agent in acted if agent in rewards}, ended)
         ends_of = self._ends_after(acted) if over else dict.fromkeys(agents, (False, False))
-        shown = [agent for agent in observations if agent not in ended]
+        if not over:
+            infos = {**infos, **{agent: self._acting_info(agent, infos) for agent in self._ends}}
+        shown = observations.keys() - ended
         return (
             {agent: observations[agent] if agent in shown else self._zeros(agent) for agent in agents},
             {agent: rewards.get(agent, posthumous.get(agent, 0.0)) for agent in agents},
             {agent: ends_of[agent][0] for agent in agents},
             {agent: ends_of[agent][1] for agent in agents},
-            {agent: self._info(agent, infos, agent in self._ends) for agent in agents},
+            {agent: infos[agent] if agent in infos else self._ended_info(agent) for agent in agents},
         )
 
     def _posthumous(self, rewards: Mapping[str, float], ended: Iterable[str]) -> dict[str, float]:
         """Return what ended agents receive, given the rewards of the living."""
         if not self._keeps_receiving:
             return {}
-        side = {agent: group_of(agent) if self._keeps_receiving == "group" else "" for agent in (*rewards, *ended)}
-        mates = {agent: [reward for one, reward in rewards.items() if side[one] == side[agent]] for agent in ended}
-        return {agent: sum(own) / len(own) for agent, own in mates.items() if own}
+        by_side: dict[str, list[float]] = {}
+        for agent, reward in rewards.items():
+            by_side.setdefault(self._side(agent), []).append(reward)
+        means = {side: sum(own) / len(own) for side, own in by_side.items()}
+        return {agent: means[side] for agent in ended if (side := self._side(agent)) in means}
+
+    def _side(self, agent: str) -> str:
+        return group_of(agent) if self._keeps_receiving == "group" else ""
 
     def _ends_after(self, last: Sequence[str]) -> dict[str, tuple[bool, bool]]:
         """Return how the agents end; the agents `last` lived until now."""
@@ -305,10 +314,10 @@ class BlackDeath(BaseParallelWrapper):
         truncated = any(self._ends[agent][1] for agent in last)
         return {agent: ends if agent in last else (not truncated, truncated) for agent, ends in self._ends.items()}
 
-    def _info(self, agent: str, infos: Mapping[str, Any], has_ended: bool) -> Any:
+    def _acting_info(self, agent: str, infos: Mapping[str, Any]) -> Any:
+        """Return the info of an ended agent, which must act until the episode ends, so a mask allows something."""
         info = infos[agent] if agent in infos else self._ended_info(agent)
-        if has_ended and MASK in (info or ()) and not np.any(info[MASK]):
-            # An ended agent must act until the episode ends.
+        if MASK in (info or ()) and not np.any(info[MASK]):
             return {**info, MASK: np.ones_like(info[MASK])}
         return info
 

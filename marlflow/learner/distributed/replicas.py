@@ -43,6 +43,14 @@ def sharded(batches: Sequence[Batch]) -> ShardedBatch:
     return ShardedBatch(whole.columns, whole.segments, tuple(batch.rows for batch in batches))
 
 
+def shards_of(batch: ShardedBatch) -> list[Batch]:
+    """Return the batches of which `sharded` made a batch that has the same rows."""
+    begins = np.cumsum(batch.segments["length"]) - batch.segments["length"]
+    owner = np.searchsorted(np.cumsum(batch.shards), begins, side="right")
+    whole = EstimatedBatch(batch.columns, batch.segments)
+    return [whole.only(owner == number) for number in range(len(batch.shards))]
+
+
 def no_rows() -> Batch:
     """Return an empty shard, for a worker without rows in a collective update."""
     none, numbers, no = np.zeros(0, np.float32), np.zeros(0, np.int64), np.zeros(0, bool)
@@ -104,6 +112,9 @@ class ReplicaExchange:
             gradient.mul_(fraction)
         self._collective.all_reduce(gradient)
 
+    def sum_over_shards(self, numbers: list[float]) -> list[float]:
+        return self._collective.sum(numbers)
+
     def result(self, job: UpdateJob, local: UpdateResult) -> UpdateResult:
         tree = {"names": list(local.names), "steps": np.array(local.steps)}
         if not self._collective.is_leader:
@@ -152,6 +163,9 @@ class AllShardsExchange:
 
     def all_reduce(self, gradient: Tensor, fraction: float) -> None:
         pass
+
+    def sum_over_shards(self, numbers: list[float]) -> list[float]:
+        return numbers
 
     def result(self, job: UpdateJob, local: UpdateResult) -> UpdateResult:
         # Without priorities, since replicas do not collect them.

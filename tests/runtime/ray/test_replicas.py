@@ -83,7 +83,7 @@ def test_replicas_learn_what_one_does_inline_and_act_without_being_sent_weights(
     assert team["loss"] == pytest.approx(other["loss"], rel=1e-3, abs=1e-5)
     assert without_times({**team, "loss": {}}) == without_times({**other, "loss": {}})
     assert sent == [0, 0]  # the first round's, to each of the two workers
-    for stage in ("Shards", "DropStale", "Advantages", "Normalize", "Learn", "Publish"):
+    for stage in ("Shards", "DropStale", "Advantages", "NormalizeShards", "Learn", "Publish"):
         one, same = (each["stages"][f"team/{stage}"] for each in (metrics, others))
         assert (one["items"], one["rows"]) == (same["items"], same["rows"]), stage
 
