@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import marlflow as mf
+from marlflow.batches.batch import EstimatedBatch
 from marlflow.checks.validation import ready
 from marlflow.config.plans import drawn_plan
-from marlflow.batches.batch import EstimatedBatch
 from marlflow.flow.protocols import StageCall
 from marlflow.learner.distributed.replicas import AllShardsExchange
 from marlflow.learner.gradient_exchange import SingleProcess
