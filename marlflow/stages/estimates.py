@@ -63,8 +63,8 @@ class NormalizeShards:
 
     traits: ClassVar[Traits] = Traits(over_shards=True)
 
-    def __call__(self, batch: EstimatedBatch, learner: HasShards) -> EstimatedBatch:
-        return normalized(batch, learner.sum_over_shards)
+    def __call__(self, batch: EstimatedBatch, learner: Learner) -> EstimatedBatch:
+        return normalized(batch, cast(HasShards, learner).sum_over_shards)
 
 
 @dataclass(frozen=True, slots=True)

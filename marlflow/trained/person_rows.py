@@ -75,7 +75,8 @@ class EpisodeRows:
             run.obs.append(run.obs[-1])
             run.masks += run.masks[-1:]
         else:
-            self._see(run, end.observation, end.mask)
+            # Without a final mask, what was legal at the last decision counts, as in workers.
+            self._see(run, end.observation, run.masks[-1] if end.mask is None and run.masks else end.mask)
         run.terminated, run.truncated = end.terminated, end.truncated
 
     def _see(self, run: _Trajectory, observation: Any, mask: Array | None) -> None:

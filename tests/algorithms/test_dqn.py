@@ -52,11 +52,10 @@ def test_its_replay_has_its_settings() -> None:
     replay = mf.DQN(n_step=2, discount=0.5, replay_agent_steps=30).replay("hunter", {}, seed=0)
     assert (replay.state()["n_step"], replay.state()["discount"]) == (2, 0.5)
     plain, prioritized = (
-        config.replay("hunter", {}, seed=0).state()["sampler"]
-        for config in (mf.DQN(), mf.DQN(prioritized=True, priority_beta=0.7))
+        config.replay("hunter", {}, seed=0) for config in (mf.DQN(), mf.DQN(prioritized=True, priority_beta=0.7))
     )
-    assert plain == {"kind": "uniform"}
-    assert prioritized["beta"] == 0.7
+    assert plain.state()["sampler"] == {"kind": "uniform"}
+    assert prioritized._sampler._beta == 0.7  # type: ignore[attr-defined]
 
 
 # -- the loss -------------------------------------------------------------------------------------------------------
