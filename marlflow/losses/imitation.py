@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -35,9 +33,9 @@ def exponential_imitation_loss(
         beta: exponent per `scale` of advantage.
         max_weight: largest weight of a row.
     """
-    exponent = (beta * advantage_t / scale).detach()
-    # Clamp the exponent rather than the weight: exp may overflow to infinity.
-    return -torch.exp(exponent.clamp(max=math.log(max_weight))) * logp_t
+    # An exponential that overflows to infinity is clamped, too; the weight has no gradient.
+    weight = torch.exp(beta * advantage_t / scale).detach().clamp(max=max_weight)
+    return -weight * logp_t
 
 
 def moving_average(before: Tensor, now: Tensor, rate: float) -> Tensor:

@@ -121,3 +121,13 @@ def test_settings_of_marwils_loss_can_be_scheduled() -> None:
     terms, _, _ = loss_and_gradient(learner, columns(DISCRETE))
     cloned, _, _ = loss_and_gradient(make_learner(mf.BC()), columns(DISCRETE))
     assert terms["policy"] == pytest.approx(cloned["policy"], rel=1e-6)
+
+
+def test_compiled_updates_take_marwils_scheduled_settings() -> None:
+    eager, compiled = (make_learner(replace(mf.MARWIL(), compile=compile)) for compile in (False, True))
+    for max_weight in (20.0, 0.5):
+        for learner in (eager, compiled):
+            learner.set_schedule({"beta": 2.0, "max_weight": max_weight})
+            learner.update(_batch(mf.EstimatedBatch, 0))
+    vectors = [learner.parameters.flat.vector.numpy() for learner in (compiled, eager)]
+    np.testing.assert_allclose(*vectors, atol=1e-5)
