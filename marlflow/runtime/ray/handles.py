@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from time import perf_counter
 from typing import Any, TypeVar
 
 import ray
@@ -254,11 +255,9 @@ class RestartableHost:
         try:
             async with asyncio.timeout(RESTART_TIMEOUT_S):
                 answers = await _answers(self._start_again(items))
-                while error := next((one for one in answers if isinstance(one, ray.exceptions.RayActorError)), None):
-                    if not never_ran(error):
-                        self._report_loss(error, 0)
-                        # The actor may have published a version before it was lost.
-                        items += 1
+                while self._was_lost_again(answers):
+                    # The actor may have published a version before it was lost.
+                    items += 1
                     answers = await _answers(self._start_again(items))
         except TimeoutError:
             raise self._restart_timed_out() from None
@@ -269,10 +268,20 @@ class RestartableHost:
     def restart_blocking(self, error: Exception) -> None:
         """Restart the actor when nothing is in flight."""
         self._report_loss(error, 0)
-        refs = self._start_again(0)
-        if ray.wait(refs, num_returns=len(refs), timeout=RESTART_TIMEOUT_S)[1]:
-            raise self._restart_timed_out()
-        self._confirm_restart([_answer(ref) for ref in refs])
+        until_s = perf_counter() + RESTART_TIMEOUT_S
+        try:
+            answers = _answers_by(until_s, self._start_again(0))
+            while self._was_lost_again(answers):
+                answers = _answers_by(until_s, self._start_again(0))
+        except TimeoutError:
+            raise self._restart_timed_out() from None
+        self._confirm_restart(answers)
+
+    def _was_lost_again(self, answers: Sequence[Any]) -> bool:
+        error = next((one for one in answers if isinstance(one, ray.exceptions.RayActorError)), None)
+        if error is not None and not never_ran(error):
+            self._report_loss(error, 0)
+        return error is not None
 
     def _report_loss(self, error: Exception, rows_lost: int) -> None:
         self.generation += 1
@@ -338,6 +347,18 @@ async def _answers(refs: Sequence[Any]) -> list[Any]:
     finally:
         for unanswered in answers:
             unanswered.cancel()
+
+
+def _answers_by(until_s: float, refs: Sequence[Any]) -> list[Any]:
+    """Return the same without an event loop, which waits for nothing else; raises TimeoutError at `until_s`."""
+    waiting = list(refs)
+    while waiting:
+        done, waiting = ray.wait(waiting, timeout=max(0.0, until_s - perf_counter()))
+        if not done:
+            raise TimeoutError
+        if lost := [one for one in map(_answer, done) if isinstance(one, ray.exceptions.RayActorError)]:
+            return lost[:1]
+    return [_answer(ref) for ref in refs]
 
 
 async def _answer_of(ref: Any) -> Any:

@@ -152,10 +152,12 @@ class LosesOneAgain(RestartableHost):
         return waiting
 
 
-def test_a_group_that_loses_a_process_while_it_meets_starts_again_at_once() -> None:
+@pytest.mark.parametrize("blocking", [False, True])
+def test_a_group_that_loses_a_process_while_it_meets_starts_again_at_once(blocking: bool) -> None:
     host = LosesOneAgain("learner hunters", AnyActors({}), {}, lambda _: None, ["learner hunters rank 1"])
     try:
-        asyncio.run(host.restart(0, ActorLost("its machine was lost"), 0, 0))
+        lost = ActorLost("its machine was lost")
+        host.restart_blocking(lost) if blocking else asyncio.run(host.restart(0, lost, 0, 0))
         assert host.starts == 2
     finally:
         for process in host.processes:
