@@ -350,7 +350,7 @@ async def _answers(refs: Sequence[Any]) -> list[Any]:
 
 
 def _answers_by(until_s: float, refs: Sequence[Any]) -> list[Any]:
-    """Return the same without an event loop, which waits for nothing else; raises TimeoutError at `until_s`."""
+    """Return what `_answers` does, without an event loop; raises TimeoutError at `until_s` (time.perf_counter)."""
     waiting = list(refs)
     while waiting:
         done, waiting = ray.wait(waiting, timeout=max(0.0, until_s - perf_counter()))
