@@ -117,7 +117,20 @@ class DeterministicActor(NetworkActor):
         self.exploration_noise = as_scheduled(values.get("exploration_noise", self.exploration_noise))
 
 
+_TAIL = -20.0
 _HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
+
+
+def log_mass_below(noise: Tensor) -> Tensor:
+    """Return the logarithm of the standard normal distribution's mass below `noise`, of the same shape.
+
+    As `torch.special.log_ndtr`, whose gradient in float32 is wrong far below 0, where it cancels two large numbers.
+    """
+    near, far = noise.clamp(min=_TAIL), noise.clamp(max=_TAIL)
+    inverse = far.square().reciprocal()
+    # The asymptotic series; its next term is 15 / _TAIL**6.
+    tail = -0.5 * far.square() - torch.log(-far) - _HALF_LOG_TWO_PI + torch.log1p(3.0 * inverse.square() - inverse)
+    return torch.where(noise < _TAIL, tail, torch.special.log_ndtr(near))
 
 
 class GaussianActor(NetworkActor):
@@ -156,9 +169,9 @@ class GaussianActor(NetworkActor):
     def _log_prob(self, mean: Tensor, log_std: Tensor, flat: Tensor) -> Tensor:
         noise = ((flat - self.center) / self.scale - mean) * torch.exp(-log_std)
         inside = -0.5 * noise.square() - log_std - _HALF_LOG_TWO_PI
-        # log_ndtr(noise) is the mass below, log_ndtr(-noise) the mass above, so one evaluation covers both bounds.
+        # The mass above `noise` is the mass below -noise, so one evaluation covers both bounds.
         at_low, at_high = flat <= self.low, flat >= self.high
-        beyond = torch.special.log_ndtr(torch.where(at_low, noise, -noise))
+        beyond = log_mass_below(torch.where(at_low, noise, -noise))
         return torch.where(at_low | at_high, beyond, inside).sum(-1)
 
     def outputs(self, obs: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor | None]:

@@ -8,7 +8,7 @@ from gymnasium import spaces
 import marlflow as mf
 from marlflow.base.spaces import Spaces
 from marlflow.policy.actor_critic import ActorCritic
-from marlflow.policy.box import GaussianActor
+from marlflow.policy.box import GaussianActor, log_mass_below
 from tests.policy.row_random import row_random
 
 BOX = spaces.Box(np.array([0.0, -3.0, -np.inf], np.float32), np.array([1.0, 5.0, np.inf], np.float32))
@@ -81,3 +81,15 @@ def test_a_component_with_one_value_is_refused(high: list[float]) -> None:
     fixed = spaces.Box(np.array([0.0, -1.0], np.float32), np.array(high, np.float32))
     with pytest.raises(mf.ConfigInvalid, match=r"every component can vary, not .*: drop the fixed ones, by a wrapper"):
         ActorCritic(Spaces(spaces.Box(-1.0, 1.0, (2,)), fixed), mf.MLP((8,)), mf.MLP((8,)), seed=0)
+
+
+def test_the_mass_below_and_its_gradient_hold_far_out() -> None:
+    noise = torch.tensor([5.0, 0.0, -1.0, -10.0, -19.9, -20.1, -1e3, -1e4, -3e4], requires_grad=True)
+    found = log_mass_below(noise)
+    found.sum().backward()
+    exact = noise.detach().double().requires_grad_()
+    expected = torch.special.log_ndtr(exact)
+    expected.sum().backward()
+    np.testing.assert_allclose(found.detach(), expected.detach(), rtol=1e-6)
+    assert noise.grad is not None
+    np.testing.assert_allclose(noise.grad, exact.grad, rtol=3e-5)
