@@ -106,3 +106,14 @@ def test_a_process_that_is_lost_between_rounds_leaves_a_report_and_how_to_resume
     assert f"to resume from {at} env steps: marlflow resume {shlex.quote(str(tmp_path))}" in capsys.readouterr().out
     assert run_state(tmp_path).reason == "learner main does not answer"
     assert mf.resume(experiment, tmp_path).metrics["env_steps"] == 800
+
+
+def test_an_error_after_the_last_report_writes_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(_: Any) -> None:
+        raise mf.ActorLost("rollout worker 0 does not answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(InlineRuntime, "close_environments", lost)
+        with pytest.raises(mf.ActorLost):
+            mf.train(small_run(env_steps=160), tmp_path)
+    assert [report["env_steps"] for report in reports(tmp_path)] == [160]

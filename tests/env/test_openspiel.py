@@ -236,6 +236,17 @@ def test_what_is_legal_in_a_game_that_was_cut_is_known_for_the_player_to_move():
     assert legal == {"player_0": [0, 1, 2, 4, 6], "player_1": []}
 
 
+def test_what_is_legal_where_a_simultaneous_game_was_cut_is_known_for_all_who_would_move():
+    env, generator = openspiel.env("goofspiel(num_cards=4)", max_env_steps=4), np.random.default_rng(0)
+    env.reset(seed=0)
+    played = {agent: [] for agent in env.agents}
+    while not any(env.truncations.values()):
+        for agent, _, _, action in decide(env, generator):
+            played[agent].append(action)
+    for agent, cards in played.items():
+        assert np.flatnonzero(env.observe(agent)["action_mask"]).tolist() == sorted({0, 1, 2, 3} - {*cards})
+
+
 def pickled(env):
     return pickle.loads(pickle.dumps(env))  # noqa: S301  it was made here
 

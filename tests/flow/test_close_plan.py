@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from marlflow.base.errors import StageFailed
-from marlflow.flow import Executor, Feed, Flow, Plan, source, together
+from marlflow.flow import AgentSteps, Executor, Feed, Flow, InTurn, Plan, Traits, source, together
 
 
 class ByParity:
@@ -73,6 +75,23 @@ class Pairs:
         return [sum(held)] if held else []
 
 
+class AtMostOne(Pairs):
+    """A gather that may be on a paced side: it gives each number once the next one has come."""
+
+    traits = Traits(at_most_one=True)
+
+    def add(self, number: int) -> list[int]:
+        self.held.append(number)
+        return [self.held.pop(0)] if len(self.held) == 2 else []
+
+
+@dataclass
+class Rows:
+    """An item of `rows` agent steps."""
+
+    rows: int
+
+
 @given(last=st.integers(0, 7), stopped_at=st.integers(0, 12))
 def test_a_gather_gives_its_rest_if_its_source_ends_by_itself(last: int, stopped_at: int) -> None:
     made: list[int] = []
@@ -99,3 +118,15 @@ def test_a_rest_that_raises_names_its_stage() -> None:
     with pytest.raises(StageFailed, match="no partner") as raised:
         executor.run_sync()
     assert (raised.value.plan, raised.value.stage) == ("any", "Pairs")
+
+
+def test_a_side_that_ends_by_its_pace_gives_no_rest() -> None:
+    made: list[int] = []
+    stored, numbers = iter([2]), count()
+    pairs = source(numbers.__next__).gather(AtMostOne())
+    store = source(stored.__next__, name="Store").then(Rows)
+    pace = InTurn(store=AgentSteps(2), output=1)
+    executor = Executor(Plan("any", pairs, also={"store": store}, pace=pace), lambda _, item: made.append(item))
+    executor.run_sync()
+    assert made == [0]
+    assert next(iter(executor.state(lambda item: item)["paces"].values()))["owed"] == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marlflow.flow import AgentSteps, InTurn
+from marlflow.flow import AgentSteps, AtMost, InTurn
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=12), st.integers(1, 5), st.integers(0, 15), st.integers(0, 12))
@@ -93,3 +93,14 @@ def test_a_side_that_had_left_stays_away_from_other_shares() -> None:
     other.load_state(ledger.state())
     assert other.is_over("b")
     assert [other.permits(side) for side in "abc"] == [4, 0, 0]
+
+
+def test_a_turn_that_fewer_shares_complete_is_paid_once() -> None:
+    ledger, then = AtMost(store=AgentSteps(4), draw=4).ledger(), AtMost(store=AgentSteps(4), draw=2).ledger()
+    ledger.took("store", 4)
+    for _ in range(3):
+        ledger.took("draw", 0)
+    then.load_state(ledger.state())
+    assert then.permits("draw") == 0, "the one turn that was earned is over"
+    then.took("store", 4)
+    assert then.permits("draw") == 2
