@@ -359,7 +359,6 @@ class TorchLearner:
     # -- a group of processes ---------------------------------------------------------------------------------------
 
     def sum_over_shards(self, numbers: list[float]) -> list[float]:
-        """Return the sum of each number over all replicas, each with its shard of the rows; collective."""
         return self.exchange.sum_over_shards(numbers)
 
     @property

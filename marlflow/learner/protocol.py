@@ -21,14 +21,6 @@ class Scheduled(Protocol):
         ...
 
 
-class HasShards(Protocol):
-    """A learner that may have replicas, each with a shard of the rows of a batch."""
-
-    def sum_over_shards(self, numbers: list[float]) -> list[float]:
-        """Return the sum of each number over all shards; collective: every replica calls it, also without rows."""
-        ...
-
-
 class Learner(Scheduled, Protocol):
     """Owns the parameters and optimizers of one policy or several. Stages `at` the learner run at its `place`.
 
@@ -75,6 +67,13 @@ class Learner(Scheduled, Protocol):
 
     def priorities(self, rows: Transitions) -> Array:
         """Return each row's priority by the loss, float32 [N], with the network as its own target."""
+        ...
+
+    def sum_over_shards(self, numbers: list[float]) -> list[float]:
+        """Return the sums of `numbers` over the replicas of a learner on the workers; of any other, `numbers`.
+
+        Collective: for stages with `Traits(over_shards=True)`, which every replica calls, also without rows.
+        """
         ...
 
     def gradients(self, batch: TrainBatch) -> Gradients:

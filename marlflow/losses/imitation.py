@@ -34,7 +34,7 @@ def exponential_imitation_loss(
         max_weight: largest weight of a row.
     """
     # An exponential that overflows to infinity is clamped, too; the weight has no gradient.
-    weight = torch.exp(beta * advantage_t / scale).detach().clamp(max=max_weight)
+    weight = torch.exp((beta * advantage_t / scale).detach()).clamp(max=max_weight)
     return -weight * logp_t
 
 

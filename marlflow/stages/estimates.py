@@ -17,7 +17,7 @@ from marlflow.batches.items import Fragment
 from marlflow.flow import Traits
 from marlflow.learner.advantages import actor_log_probs, advantages, corrected, normalized, with_cost_advantages
 from marlflow.learner.part_state import COST_CRITIC, MULTIPLIER, Multiplier
-from marlflow.learner.protocol import HasShards, Learner
+from marlflow.learner.protocol import Learner
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class NormalizeShards:
     traits: ClassVar[Traits] = Traits(over_shards=True)
 
     def __call__(self, batch: EstimatedBatch, learner: Learner) -> EstimatedBatch:
-        return normalized(batch, cast(HasShards, learner).sum_over_shards)
+        return normalized(batch, learner.sum_over_shards)
 
 
 @dataclass(frozen=True, slots=True)

@@ -280,7 +280,7 @@ class OpenSpielEnv(AECEnv[str, dict[str, Array], int | None]):
         if flags is self.terminations:
             self._legal = {}
         elif self._joint_action is not None:
-            # In a game that is cut, those who would move now still may do something.
+            # The other players of a simultaneous node that is cut have legal actions, too.
             self._legal |= {self.possible_agents[player]: legal for player, legal in self._choices_left}
 
     def _issue_rewards(self) -> None:

@@ -310,7 +310,7 @@ class BlackDeath(BaseParallelWrapper):
         """Return how the agents end; the agents `last` lived until now."""
         if not self._keeps_receiving:
             return self._ends
-        # If time has run out, rewards would go on; if the last agents have died, they would not.
+        # At a time limit the rewards of ended agents would continue; after the last death they would not.
         truncated = any(self._ends[agent][1] for agent in last)
         return {agent: ends if agent in last else (not truncated, truncated) for agent, ends in self._ends.items()}
 
