@@ -359,22 +359,39 @@ def jobs_of(overrides: Sequence[str], samples: int | None, seed: int) -> list[li
 
     Without `samples`, there is a job for each combination of values, and the last key changes fastest. With it, each
     job draws its values independently: one of a list or range with equal probability, and from an interval uniformly,
-    or uniformly in the logarithm with `tag(log, interval(...))`. Where no key has several values, there is one job.
-    Raises ConfigInvalid for an interval without samples.
+    or uniformly in the logarithm with `tag(log, interval(...))`. Where all values are listed, a combination comes
+    again only after all others. Where no key has several values, there is one job. Raises ConfigInvalid for an interval
+    without samples.
     """
     parsed = OverridesParser.create(config_loader()).parse_overrides(list(overrides))
     if samples is None or not any(_has_several(override) for override in parsed):
         return _combinations(parsed)
     generator = np.random.default_rng(seed)
+    if not any(override.is_interval_sweep() for override in parsed):
+        return _some_combinations(parsed, samples, generator)
     draws = [_draw(override) for override in parsed]
     return [[draw(generator) for draw in draws] for _ in range(samples)]
+
+
+def _some_combinations(parsed: Sequence[Override], samples: int, generator: np.random.Generator) -> list[list[str]]:
+    values = _values(parsed)
+    shape = [len(listed) for listed in values]
+    jobs: list[list[str]] = []
+    while missing := samples - len(jobs):
+        chosen = generator.choice(math.prod(shape), min(missing, math.prod(shape)), replace=False)
+        columns = np.unravel_index(chosen, shape)
+        jobs += [[listed[one] for listed, one in zip(values, row, strict=True)] for row in zip(*columns, strict=True)]
+    return jobs
 
 
 def _combinations(parsed: Sequence[Override]) -> list[list[str]]:
     if lacking := [override.input_line for override in parsed if override.is_interval_sweep()]:
         raise ConfigInvalid([f"{line} has any number of values; say how many trials: samples=20" for line in lacking])
-    values = [_listed(override) if override.is_sweep_override() else [str(override.input_line)] for override in parsed]
-    return [list(job) for job in itertools.product(*values)]
+    return [list(job) for job in itertools.product(*_values(parsed))]
+
+
+def _values(parsed: Sequence[Override]) -> list[list[str]]:
+    return [_listed(override) if override.is_sweep_override() else [str(override.input_line)] for override in parsed]
 
 
 def _has_several(override: Override) -> bool:
