@@ -9,6 +9,7 @@ import warnings
 from functools import cache
 from pathlib import Path
 
+from marlflow.base.allocator import keep_freed_memory
 from marlflow.base.files import cache_folder
 
 _FLAGS = ("--xla_cpu_multi_thread_eigen=false", "intra_op_parallelism_threads=1")
@@ -26,6 +27,8 @@ def problem() -> str:
     os.environ.setdefault("NPROC", "1")
     # A build for GPUs looks for one otherwise, and reserves most of its memory.
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    # Before XLA has threads.
+    keep_freed_memory()
     try:
         import jax
 

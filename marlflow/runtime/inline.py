@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from marlflow.base.allocator import keep_freed_memory
 from marlflow.base.errors import ConfigInvalid, RuntimeFailed
 from marlflow.base.limits import ClockLimit
 from marlflow.base.serialization import Tree, from_bytes, to_bytes
@@ -149,6 +150,7 @@ class InlineRuntime:
             raise ConfigInvalid(problems)
         # The number of threads changes the order of sums, and so the bits of results. `close` restores it.
         torch.set_num_threads(1)
+        keep_freed_memory()
         for name, learner_spec in spec.learners.items():
             place = InlinePlace(f"learner {name}")
             learner = self._learners[name] = replace(learner_spec, update_limit=self._update_limit).learner()

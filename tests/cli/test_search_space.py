@@ -39,14 +39,16 @@ def test_samples_of_lists_repeat_a_combination_only_after_all_others() -> None:
 def test_samples_of_lists_are_equally_likely_and_few_of_many_take_no_longer() -> None:
     first = Counter(tuple(jobs(*LINES, samples=1, seed=seed)[0]) for seed in range(600))
     # 600 draws of 6: mean 100, standard deviation 9.1
-    assert len(first) == 6 and all(55 < count < 145 for count in first.values())
+    assert len(first) == 6
+    assert all(55 < count < 145 for count in first.values())
     assert len(jobs(*(f"+a.b{i}=range(1000)" for i in range(4)), samples=3)) == 3
 
 
 def test_a_list_beside_an_interval_is_drawn_independently_of_it() -> None:
     counts = Counter(job[0] for job in jobs("+a.b=x,y", "a.rate=interval(0,1)", samples=600))
     # 600 draws of 2: mean 300, standard deviation 12.2
-    assert set(counts) == {"+a.b=x", "+a.b=y"} and all(240 < count < 360 for count in counts.values())
+    assert set(counts) == {"+a.b=x", "+a.b=y"}
+    assert all(240 < count < 360 for count in counts.values())
 
 
 @pytest.mark.parametrize(

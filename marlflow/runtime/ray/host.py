@@ -17,6 +17,7 @@ import ray
 import torch
 from ray import cloudpickle
 
+from marlflow.base.allocator import keep_freed_memory
 from marlflow.base.errors import ActorLost
 from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.flow import StageCall, StageTimes
@@ -102,6 +103,7 @@ class Host:
 
     def __init__(self, builders: dict[str, Callable[[], Any]], threads: int) -> None:
         torch.set_num_threads(threads)
+        keep_freed_memory()
         refuse_debuggers()
         self._builders = builders
         self._chains: dict[int, Sequence[StageCall]] = {}
