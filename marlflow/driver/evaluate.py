@@ -24,7 +24,7 @@ from marlflow.driver.tournament import Tournament, found_pairs, pair_games, team
 from marlflow.flow import Executor, Plan, source
 from marlflow.league.comparison import ComparedGame, Comparison, PolicyReturns
 from marlflow.league.sides import Sides
-from marlflow.policy.actor import AskedMode, EvaluationMode, EvaluationModes
+from marlflow.policy.actor import ASKED_MODES, AskedMode, EvaluationMode, EvaluationModes
 from marlflow.runs.saved_runs import RANDOM, TEAM, Which, run_folder
 from marlflow.runtime.spec import Resources, RunSpec
 from marlflow.sampling.protocol import EvaluationRequest, Matchup
@@ -143,8 +143,8 @@ def _argument_problems(episodes: int | None, seed: int, workers: int, mode: obje
     for name, (value, low, high) in limits.items():
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or not low <= value <= high:
             yield f"{name} must be a whole number from {low:,} to {high:,}, not {value!r}"
-    if mode not in (None, *(modes := ("as_learned", "greedy", "sampled"))):
-        yield f"mode must be one of {', '.join(modes)}, not {mode!r}"
+    if mode not in (None, *ASKED_MODES):
+        yield f"mode must be one of {', '.join(ASKED_MODES)}, not {mode!r}"
 
 
 def _check_playable(finished: FinishedRun) -> None:

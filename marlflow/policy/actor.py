@@ -7,7 +7,7 @@ members of one network share one choice (see `policy.stacked`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, get_args, runtime_checkable
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ EvaluationMode: TypeAlias = Literal["greedy", "sampled"]
 
 AskedMode: TypeAlias = Literal["as_learned", "greedy", "sampled"]
 """How a setting asks policies to act: `as_learned` is as each one's algorithm says (`Capabilities.as_learned`)."""
+ASKED_MODES: tuple[str, ...] = get_args(AskedMode)
 
 EvaluationModes: TypeAlias = EvaluationMode | Mapping[str, EvaluationMode]
 """How policies act in evaluation: one mode for all, or one for each policy or frozen version.

@@ -28,7 +28,7 @@ from marlflow.driver.entrants import Entrant, Entrants
 from marlflow.driver.saved_experiment import finished_run, sides_or_none
 from marlflow.env.episode_location import raised
 from marlflow.env.masking import MASK, OBSERVATION
-from marlflow.policy.actor import AskedMode, memory_shape_of
+from marlflow.policy.actor import ASKED_MODES, AskedMode, memory_shape_of
 from marlflow.runs.saved_league import SavedRun
 from marlflow.runs.saved_runs import Which, run_folder
 from marlflow.sampling.acting_policy import ActingPolicy
@@ -102,10 +102,12 @@ class TrainedPolicy:
         `observations` are without action masks. `action_masks` [N, A] are true where an action is legal; None: all are.
         A recurrent policy updates `memory` in place; begin with `memory(N)`. `mode` is
         as_learned, as its algorithm learns to; greedy, the most likely action; or sampled, drawn from the learned
-        distribution with `generator`. Raises InvalidInput for observations that are
-        not of the policy's space.
+        distribution with `generator`. Raises InvalidInput for another mode, and for observations that are not of the
+        policy's space.
         """
         rows = len(observations)
+        if mode not in ASKED_MODES:
+            raise InvalidInput([f"mode must be one of {', '.join(ASKED_MODES)}, not {mode!r}"])
         if self.is_recurrent and memory is None:
             raise InvalidInput([f"policy {self.name!r} has a memory; give act(..., memory=policy.memory({rows}))"])
         try:
@@ -252,8 +254,8 @@ class Team:
         """Return an agent's action for its observation, both as in the environment of `make_env`.
 
         Call `reset` at the start of an episode, and `act` once for each decision: memory is kept per agent (see
-        `forget`). `info` is the agent's, needed if it has the action mask. `policy` says who plays the agent where a
-        league or another matchmaker decides that. Raises InvalidInput.
+        `forget`). `info` is the agent's, needed if the action mask is there and not in the observation. `policy` says who
+        plays the agent where a league or another matchmaker decides that. Raises InvalidInput.
         """
         trained = self.player(agent, policy)
         row, mask = self._split(agent, trained, observation, info)
@@ -309,9 +311,12 @@ class Team:
         if isinstance(observation, Mapping) and MASK in observation:
             rest = {name: part for name, part in observation.items() if name != MASK}
             return (rest[OBSERVATION] if set(rest) == {OBSERVATION} else rest), observation[MASK]
-        if info is None and trained.spaces.masked:
+        if trained.spaces.masked and MASK not in (info or {}):
             raise InvalidInput(
-                [f"the action mask of agent {agent!r} is in its info; give act(agent, observation, info)"]
+                [
+                    f"agent {agent!r} has action masks: give its whole observation, with {MASK!r}, or its info with it "
+                    f"(None: all actions are legal): act({agent!r}, observation, info)"
+                ]
             )
         return observation, (info or {}).get(MASK)
 

@@ -326,6 +326,10 @@ def test_what_a_team_cannot_do_is_said(trained: Trained, league: Path) -> None:
             "cart_3", row, info, policy="hunters"
         ),
         r"policy 'hunters', row 0: observation": lambda: team.act("cart_0", row[:2], info),
+        r"mode must be one of as_learned, greedy, sampled, not 'greddy'": lambda: team.act(
+            "cart_0", row, info, "greddy"
+        ),  # type: ignore[arg-type]
+        r"mode must be one of .*, not None": lambda: team["hunters"].act([row], mode=None),  # type: ignore[arg-type]
         r"main of .* observes .* and acts in .*, and agent 'cart_0' observes": lambda: team[f"{league}:main"],
         r"environment tests.trained.watched.make .*nonsense": lambda: team.make_env(nonsense=1),
     }
@@ -334,8 +338,11 @@ def test_what_a_team_cannot_do_is_said(trained: Trained, league: Path) -> None:
             call()
     masked = mf.load(trained("masks in observations"))
     board = np.zeros((6, 7, 2), np.int8)
-    with pytest.raises(mf.InvalidInput, match=r"the action mask of agent 'player_0' is in its info"):
-        masked.act("player_0", board)
+    # Without a mask it would take illegal actions.
+    for info in (None, {}, {"won": True}):
+        with pytest.raises(mf.InvalidInput, match=r"agent 'player_0' has action masks: give its whole observation"):
+            masked.act("player_0", board, info)
+    masked.act("player_0", board, {"action_mask": None})
 
 
 def test_the_newest_checkpoint_is_the_one_that_is_loaded(trained: Trained) -> None:
