@@ -31,7 +31,7 @@ class Allowed:
 
     parts: the import paths that its `_target_` may have, with the places of their arguments.
     text: the texts that it may have; of places below that are not listed, too.
-    keys: the places below, by key, if there is no `_target_`; OTHERS is any other key.
+    keys: the places below, by key, if there is no `_target_`, or another than of `parts`; OTHERS is any other key.
     """
 
     parts: Mapping[str, AllowedByKey] = field(default_factory=dict)
@@ -72,12 +72,14 @@ def _one_of(*names: str) -> Allowed:
 NOTHING: Final = Allowed(text=_NO_TEXT)
 ANYTHING: Final = Allowed(text=_ANY_TEXT)
 """Texts that are shown, compared, or the path of a folder of data that is only read."""
-# Code that has to be trusted itself may have any arguments but further names of modules.
-_OF_FOREIGN_PART = Allowed(text=re.compile(r"(?![^\W\d]\w*([.:]([\w-]+/)?[\w-]+)+\Z).*", re.DOTALL))
 # Positional arguments would be matched with other places than their own.
 _OF_ANY_PART: Final[AllowedByKey] = {ARGS: NOTHING, KEYWORDS: NOTHING}
 
 SCHEDULE: Final = Allowed(_named("marlflow.base.schedules: CosineDecay Linear PiecewiseConstant"))
+# Code that has to be trusted itself may have any arguments but further names of modules.
+_OF_FOREIGN_PART = Allowed(
+    SCHEDULE.parts, text=re.compile(r"(?![^\W\d]\w*([.:]([\w-]+/)?[\w-]+)+\Z).*", re.DOTALL)
+)
 _OF_TORCH = "Adadelta Adagrad Adam AdamW Adamax ASGD NAdam RAdam RMSprop Rprop SGD"
 OPTIMIZER: Final = Allowed(
     _named(
@@ -99,16 +101,19 @@ PART: Final = Allowed(
         {OTHERS: SCHEDULE},
     )
 )
+_OF_ALGORITHM: Final[AllowedByKey] = {"optimizer": OPTIMIZER, "parts": Allowed(keys={OTHERS: PART})}
 ALGORITHM: Final = Allowed(
     _named(
         _public(
             "A2C A3C ApeX APPO ArCHer BC Clone DDPG DDPPO DQN HAPPO IMPALA MADDPG MAML MAPPO MARWIL MASAC MATD3 "
             "PPO QMIX R2D2 RecurrentPPO SAC Random TD3 VDN"
         ),
-        {"optimizer": OPTIMIZER, "parts": Allowed(keys={OTHERS: PART}), OTHERS: SCHEDULE},
+        {**_OF_ALGORITHM, OTHERS: SCHEDULE},
     )
     | _named("marlflow.algorithms.scripted: Scripted", {"choose": _one_of("marlflow.policy.connect_four.one_ply")})
-    | _named("marlflow.algorithms.from_run: Frozen", _SOURCE)
+    | _named("marlflow.algorithms.from_run: Frozen", _SOURCE),
+    # A user's own algorithm has them too.
+    keys=_OF_ALGORITHM,
 )
 
 _SPACE = Allowed(_named("gymnasium.spaces: Box Discrete MultiDiscrete\ngymnasium.spaces.box: Box"))

@@ -149,6 +149,17 @@ FOUND: Mapping[str, tuple[dict[str, Any], list[str]]] = {
         policy(algorithm={**PPO, "optimizer": {"_target_": "torch.optim.SGD", "x": {"_target_": MAIN}}}),
         [f"policies.wolf.algorithm.optimizer.x._target_='{MAIN}'"],
     ),
+    "only itself, with an optimizer and a schedule of marlflow": (
+        policy(
+            algorithm={
+                "_target_": "mine.Own",
+                "optimizer": {"_target_": "marlflow.learner.optimizer.Adam"},
+                "rate": {"_target_": "marlflow.base.schedules.Linear", "start": 1.0},
+                "parts": {"popart": {"_target_": "marlflow.PopArt"}},
+            }
+        ),
+        ["policies.wolf.algorithm._target_='mine.Own'"],
+    ),
     # A name of a policy that looks like a place is none.
     "a name with dots": (
         {"policies": {"callbacks.x": {"_target_": "marlflow.EarlyStop"}}},
