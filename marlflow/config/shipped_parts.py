@@ -77,9 +77,7 @@ _OF_ANY_PART: Final[AllowedByKey] = {ARGS: NOTHING, KEYWORDS: NOTHING}
 
 SCHEDULE: Final = Allowed(_named("marlflow.base.schedules: CosineDecay Linear PiecewiseConstant"))
 # Code that has to be trusted itself may have any arguments but further names of modules.
-_OF_FOREIGN_PART = Allowed(
-    SCHEDULE.parts, text=re.compile(r"(?![^\W\d]\w*([.:]([\w-]+/)?[\w-]+)+\Z).*", re.DOTALL)
-)
+_OF_FOREIGN_PART = Allowed(SCHEDULE.parts, text=re.compile(r"(?![^\W\d]\w*([.:]([\w-]+/)?[\w-]+)+\Z).*", re.DOTALL))
 _OF_TORCH = "Adadelta Adagrad Adam AdamW Adamax ASGD NAdam RAdam RMSprop Rprop SGD"
 OPTIMIZER: Final = Allowed(
     _named(

@@ -255,6 +255,23 @@ def lengths(content: PageContent) -> Iterator[str]:
             )
 
 
+def last_evaluated(content: PageContent) -> Iterator[str]:
+    """Yield a sentence on each group with runs that went on long after their last evaluation, and have ended."""
+    for comparison in (one for view in content.views for one in view.comparisons if one.measure.is_evaluated):
+        for row in comparison.rows:
+            ended = [(int(one.env_steps[-1]), run) for one, run in zip(row.series, row.runs, strict=True)]
+            old = [(at, run.env_steps) for at, run in ended if run.state.name != "running"]
+            if old := sorted((at, end) for at, end in old if end > _UNEQUAL * at):
+                at, end = old[0]
+                which = "1 run was" if len(old) == 1 else f"{len(old)} runs were"
+                earliest = "" if len(old) == 1 else ", the earliest of them"
+                of = f"{content.title(row.group)}, {comparison.measure.title}"
+                yield (
+                    f"{of}: {which} last evaluated long before the end, at {at:,} of {end:,} env steps{earliest}. "
+                    "Final values are of that time."
+                )
+
+
 def _ends(runs: Iterable[ReportedRun]) -> Iterator[str]:
     """Yield a sentence on runs that did not end as configured, by their states."""
     by_state: dict[str, list[ReportedRun]] = {}
@@ -280,7 +297,14 @@ def _ends(runs: Iterable[ReportedRun]) -> Iterator[str]:
 def notes_of(content: PageContent) -> list[str]:
     """Return all sentences on what was left out, and on limits of the comparison."""
     titled = {content.title(group): group for group in content.groups}
-    return [*content.notes, *notes_on(titled), *lengths(content), *grouped(content), *too_few(content)]
+    return [
+        *content.notes,
+        *notes_on(titled),
+        *lengths(content),
+        *last_evaluated(content),
+        *grouped(content),
+        *too_few(content),
+    ]
 
 
 def notes_on(groups: Mapping[str, RunGroup]) -> Iterator[str]:

@@ -182,6 +182,19 @@ def test_groups_of_other_lengths_or_of_one_run_are_said(tmp_path: Path) -> None:
     assert "2 groups of cartpole_team have a single run" in page.text
 
 
+def test_a_final_value_of_long_before_the_end_is_said(tmp_path: Path) -> None:
+    reports = [*evaluated([1.0]), *(report(at, {"prey": policy(None, trained=2.0)}) for at in (2000, 20_000))]
+    old = write_run(tmp_path / "old", reports, config())
+    write_state(old, "interrupted", "SIGINT")
+    whole = write_run(tmp_path / "whole", evaluated([1.0, 2.0]), config(queue="whole"))
+    page = read(tmp_path, old, whole)
+    assert page.text.count("last evaluated long before the end") == 1
+    said = "1 run was last evaluated long before the end, at 1,000 of 20,000 env steps. Final values are of that time."
+    assert said in page.text
+    write_state(old, "running", "")
+    assert "last evaluated long before" not in read(tmp_path, old, whole).text
+
+
 def test_stages_faults_and_plans_are_shown(tmp_path: Path) -> None:
     reports = [report(1000, {"prey": policy(1.0, 1000)}, faults={"env_errors": 3, "workers_lost": 0})]
     page = read(tmp_path, write_run(tmp_path / "run", reports, config()))
