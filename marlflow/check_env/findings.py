@@ -16,6 +16,8 @@ from marlflow.sampling import group
 
 _TESTS_URL = "https://pettingzoo.farama.org/content/environment_tests"
 _API_TESTS = ("api_test", "parallel_api_test")
+# What PettingZoo's test of a parallel environment says where an agent acts again after its end.
+_REVIVED = "agent cannot be revived once dead"
 
 
 @dataclass
@@ -78,6 +80,12 @@ class Findings:
             if test.name not in _API_TESTS:
                 apart = "; marlflow's own replay, with masks and other seeds, found no difference"
                 self.notes.append(text + (apart if self.reproducible else ""))
+            elif test.why.startswith(_REVIVED):
+                self.notes.append(
+                    "agents come back after their end in the same episode, which PettingZoo's own rules exclude (its "
+                    f"{test.name} ended there): marlflow trains them, each time from a new segment of rows; other "
+                    "libraries may not"
+                )
             # The random episodes may have found the same problem already, with its place. If not, it is still one:
             # marlflow relies on these rules.
             elif not any(test.why in problem.what for problem in self.problems):

@@ -33,6 +33,7 @@ from tests.check_env.trial_environments import (
     Quits,
     Relay,
     ReturnsNothing,
+    Revived,
     Strangers,
     Tires,
     Unpaid,
@@ -108,6 +109,13 @@ def test_reward_without_a_decision_is_counted_and_told() -> None:
     assert sum(lost) < group.reward_unattributed < 0
     assert group.reward_unattributed == pytest.approx(round(group.reward_unattributed, 1))
     assert any("before a first decision or after an end" in note for note in trial.notes)
+
+
+def test_agents_that_come_back_after_their_end_are_noted_and_not_refused() -> None:
+    trial = tried(Revived)
+    assert {test.name: test.verdict for test in trial.tests}["parallel_api_test"] == "failed"
+    assert trial.ready, str(trial)
+    assert any(note.startswith("agents come back after their end in the same episode") for note in trial.notes)
 
 
 def test_agents_that_nobody_declared_are_followed_by_their_names() -> None:

@@ -56,6 +56,36 @@ class Knockout(AECEnv):
         self.agent_selection = "p_1" if agent == "p_0" else "p_0"
 
 
+class Revived(ParallelEnv):
+    """Agent b ends with its second decision, is away for an env step, and comes back; ten env steps in all."""
+
+    metadata: ClassVar = {"name": "revived"}
+    possible_agents: ClassVar = ["a", "b"]
+
+    def observation_space(self, agent):
+        return _SEEN
+
+    def action_space(self, agent):
+        return _MOVES
+
+    def reset(self, seed=None, options=None):
+        self.t, self.agents = 0, ["a", "b"]
+        return self._seen(), {agent: {} for agent in self.agents}
+
+    def step(self, actions):
+        self.t += 1
+        is_over = self.t == 10
+        ended = {agent: agent == "b" and self.t == 2 for agent in actions}
+        self.agents = [] if is_over else ["a"] if self.t == 2 else ["a", "b"]
+        told = [*actions, *(agent for agent in self.agents if agent not in actions)]
+        seen = {agent: np.full(2, self.t / 10, np.float32) for agent in told}
+        ends = {agent: ended.get(agent, False) for agent in told}
+        return seen, dict.fromkeys(told, 1.0), ends, dict.fromkeys(told, is_over), {agent: {} for agent in told}
+
+    def _seen(self):
+        return {agent: np.zeros(2, np.float32) for agent in self.agents}
+
+
 class Relay(ParallelEnv):
     """Declares nobody: a new runner comes every other env step, and the first one has gone two env steps later.
 
