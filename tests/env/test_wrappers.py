@@ -11,6 +11,7 @@ import supersuit
 from gymnasium import spaces
 from pettingzoo import ParallelEnv
 from pettingzoo.test import api_test, parallel_api_test
+from pettingzoo.utils.conversions import parallel_to_aec
 from pettingzoo.utils.env import AECEnv
 
 from marlflow.base.errors import ConfigInvalid
@@ -320,6 +321,52 @@ def test_masks_move_from_the_observation_to_the_info_of_whoever_is_to_move():
         column = int(np.random.default_rng(t).choice(np.flatnonzero(shown["action_mask"])))
         raw.step(column), env.step(column)
     assert any(ends[1:]), "nobody won, and the board is not full"
+
+
+class HalfMasked(ParallelEnv):
+    """Agent a sees a Dict of two parts beside its mask, and b a vector; one env step."""
+
+    metadata: ClassVar[dict] = {"name": "half_masked"}
+    render_mode = None
+    possible_agents: ClassVar[list] = ["a", "b"]
+    seen: ClassVar[dict] = {
+        "a": {"x": np.ones(2, np.float32), "y": np.int64(1), "action_mask": np.array([0, 1, 1], np.int8)},
+        "b": np.zeros(3, np.float32),
+    }
+
+    def observation_space(self, agent):
+        parts = {"x": spaces.Box(0, 1, (2,)), "y": spaces.Discrete(2), "action_mask": spaces.MultiBinary(3)}
+        return spaces.Dict(parts) if agent == "a" else spaces.Box(0, 1, (3,))
+
+    def action_space(self, agent):
+        return spaces.Discrete(3)
+
+    def reset(self, seed=None, options=None):
+        self.agents = ["a", "b"]
+        return dict(self.seen), {"a": {}, "b": {"own": 1}}
+
+    def step(self, actions):
+        self.agents, none = [], dict.fromkeys(actions, False)
+        return dict(self.seen), dict.fromkeys(actions, 0.0), dict.fromkeys(actions, True), none, {"a": {}, "b": {}}
+
+
+@pytest.mark.parametrize("in_turns", [False, True])
+def test_a_mask_moves_beside_other_parts_and_agents_without_one_see_what_they_saw(in_turns: bool) -> None:
+    env = wrappers.mask_in_info(parallel_to_aec(HalfMasked()) if in_turns else HalfMasked())
+    assert env.observation_space("a") == spaces.Dict(x=spaces.Box(0, 1, (2,)), y=spaces.Discrete(2))
+    assert env.observation_space("b") == spaces.Box(0, 1, (3,))
+    if in_turns:
+        env.reset()
+        seen, infos = {}, {}
+        for agent in env.agent_iter(2):
+            seen[agent], *_, infos[agent] = env.last()
+            env.step(0)
+    else:
+        seen, infos = env.reset()
+    assert set(seen["a"]) == {"x", "y"}
+    assert infos["a"]["action_mask"].tolist() == [0, 1, 1]
+    assert seen["b"].tolist() == [0, 0, 0]
+    assert infos["b"] == {"own": 1}
 
 
 class Carefree(ParallelEnv):
@@ -639,7 +686,7 @@ def padded_from_one(env):
         ("rps", wrappers.clip_observations, "'player_0' sees Discrete\\(4\\), without a Box, which alone has bounds$"),
         ("cartpole_team", wrappers.random_opening, "it takes an AEC environment, in which agents take turns"),
         ("connect_four", lambda env: wrappers.random_opening(env, 0), "moves is at least 1, not 0$"),
-        ("cartpole_team", wrappers.mask_in_info, "not a Dict of an observation and an action_mask$"),
+        ("cartpole_team", wrappers.mask_in_info, r"no agent has an action_mask .*; 'cart_0' sees Box\(4,\)$"),
         ("simple_tag", wrappers.agent_indicator, "put padding before it$"),
         ("rps", padded_from_one, r"agents do 'player_0' Discrete\(3, start=1\), .*: values of Discrete .* from 0$"),
         (

@@ -21,7 +21,7 @@ from marlflow.base.arrays import Array
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.spaces import describe_space
 from marlflow.env.agents import declared_agents
-from marlflow.env.masking import MASK, OBSERVATION, MaskedView
+from marlflow.env.masking import MaskedView
 from marlflow.env.wrappers.joint_state import with_joint_state
 from marlflow.env.wrappers.reward_scale import ScaleBy, scales_for, with_scaled_rewards
 from marlflow.env.wrappers.wrapping import (
@@ -295,13 +295,16 @@ def named_agents(env: _Env) -> Any:
 
 
 def mask_in_info(env: _Env) -> Any:
-    """Move action masks from observations to infos, so that other wrappers can change the rest."""
-    for agent in declared_agents(env):
-        space = env.observation_space(agent)
-        if not isinstance(space, spaces.Dict) or set(space.spaces) != {OBSERVATION, MASK}:
-            raise ConfigInvalid(
-                [f"agent {agent!r} sees {describe_space(space)}, not a Dict of an observation and an action_mask"]
-            )
+    """Move action masks from observations to infos, so that other wrappers can change the rest.
+
+    Agents without a mask in their observations see what they saw. Raises ConfigInvalid if none has one.
+    """
+    seen = {agent: env.observation_space(agent) for agent in declared_agents(env)}
+    if seen and not any(MaskedView(space).is_inside for space in seen.values()):
+        agent, space = next(iter(seen.items()))
+        raise ConfigInvalid(
+            [f"no agent has an action_mask in its observations; {agent!r} sees {describe_space(space)}"]
+        )
     return move_mask_to_info(env)
 
 

@@ -16,7 +16,7 @@ from marlflow.base.arrays import Array
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.info_columns import COST
 from marlflow.base.spaces import DISCRETE_KINDS, choices_of, describe_space
-from marlflow.env.masking import MASK, OBSERVATION, random_legal_action
+from marlflow.env.masking import MASK, MaskedView, random_legal_action
 
 _Space = spaces.Space[Any]
 # A function of an agent's observation or action to its replacement; a function of an agent to its new space.
@@ -46,7 +46,7 @@ def remember_actions(env: Any, kinds: Mapping[str, Any]) -> Any:
 
 
 def move_mask_to_info(env: Any) -> Any:
-    """Move `observation["action_mask"]` to `info["action_mask"]`."""
+    """Move `observation["action_mask"]` to `info["action_mask"]`, of the agents that have one there."""
     return (_MaskInInfoAEC if isinstance(env, AECEnv) else _MaskInInfoParallel)(env)
 
 
@@ -171,14 +171,27 @@ class _ActionWrapperParallel(_ActionWrapper, BaseParallelWrapper):
         return {agent: self._masked(agent, info) for agent, info in infos.items()}
 
 
+class _Views(dict[str, MaskedView]):
+    """How each agent observes; made when it is first asked for, since agents may be unknown before."""
+
+    def __init__(self, env: Any) -> None:
+        super().__init__()
+        self._env = env
+
+    def __missing__(self, agent: str) -> MaskedView:
+        view = self[agent] = MaskedView(self._env.observation_space(agent))
+        return view
+
+
 class _MaskInInfoAEC(BaseWrapper):
     def __init__(self, env: Any) -> None:
         super().__init__(env)
+        self._views = _Views(env)
         # The agent to act and its observation, which is computed once per turn.
         self._observed: tuple[str | None, Any] = (None, None)
 
     def observation_space(self, agent: str) -> Any:
-        return self.env.observation_space(agent)[OBSERVATION]
+        return self._views[agent].space
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         self.env.reset(seed=seed, options=options)
@@ -194,20 +207,26 @@ class _MaskInInfoAEC(BaseWrapper):
         if observation is None:
             self._observed = (None, None)
             return
-        # Written into the inner environment's own dict, because adapters read it.
-        self.env.infos[agent][MASK] = observation[MASK]
-        self._observed = (agent, observation[OBSERVATION])
+        view = self._views[agent]
+        if view.is_inside:
+            # Written into the inner environment's own dict, because adapters read it.
+            self.env.infos[agent][MASK] = observation[MASK]
+        self._observed = (agent, view.bare(observation))
 
     def observe(self, agent: str) -> Any:
         if agent == self._observed[0]:
             return self._observed[1]
         observation = self.env.observe(agent)
-        return None if observation is None else observation[OBSERVATION]
+        return None if observation is None else self._views[agent].bare(observation)
 
 
 class _MaskInInfoParallel(BaseParallelWrapper):
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self._views = _Views(env)
+
     def observation_space(self, agent: str) -> Any:
-        return self.env.observation_space(agent)[OBSERVATION]
+        return self._views[agent].space
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
         observations, infos = self.env.reset(seed=seed, options=options)
@@ -220,8 +239,8 @@ class _MaskInInfoParallel(BaseParallelWrapper):
 
     def _separate_masks(self, observations: Mapping[str, Any], infos: Mapping[str, Any]) -> tuple[Any, Any]:
         given = {agent: observation for agent, observation in observations.items() if observation is not None}
-        masks = {agent: {MASK: observation[MASK]} for agent, observation in given.items()}
-        without = {agent: observation[OBSERVATION] for agent, observation in given.items()}
+        masks = {agent: {MASK: seen[MASK]} for agent, seen in given.items() if self._views[agent].is_inside}
+        without = {agent: self._views[agent].bare(seen) for agent, seen in given.items()}
         return without, {agent: {**(infos.get(agent) or {}), **masks.get(agent, {})} for agent in {**infos, **masks}}
 
 
