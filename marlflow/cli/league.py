@@ -85,11 +85,15 @@ def _without_matches(run_dir: Path, env_steps: int) -> str:
 
 
 def _title(run_dir: Path) -> str:
-    """Return the environment (in OpenSpiel, the game) and mode of the command line, or else the directory's name."""
+    """Return the environment (in OpenSpiel, the game), or else the directory's name, and the mode or own matchmaker."""
     from marlflow.config.imported_policies import recorded
 
     choices = recorded(run_dir, "hydra.yaml", "hydra.runtime.choices")
     env, mode = choices.get("env"), choices.get("league")
+    matchmaker = str(recorded(run_dir, "config.yaml", "league.matchmaker").get("_target_", ""))
+    if matchmaker and not matchmaker.startswith("marlflow."):
+        # A user's own, in place of the mode's.
+        mode = matchmaker.rpartition(".")[2]
     if env == "openspiel":
         env = recorded(run_dir, "config.yaml", "env").get("game")
     if not isinstance(env, str) or env == "python":

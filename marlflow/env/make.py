@@ -9,6 +9,7 @@ import warnings
 from bdb import BdbQuit
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import ModuleType
 from typing import Any
 
 from pettingzoo import AECEnv, ParallelEnv
@@ -172,13 +173,24 @@ def import_factory(target: str) -> Callable[..., Any]:
         factory = attribute(module, name)
     except ImportError as error:
         raise ConfigInvalid([_import_problem(target, module_path, error)]) from error
+    if factory is None and _exists(target):
+        # A module that its package does not import by itself.
+        factory = import_module(target)
     if factory is None:
         names = [name for name in dir(module) if not name.startswith("_") and callable(getattr(module, name))]
         raise ConfigInvalid([f"module {module_path} has no {name!r}{meant(name, sorted(names))}"])
     if not callable(factory):
-        instead = f"give its function, e.g. {target}.parallel_env" if inspect.ismodule(factory) else "give a function"
+        instead = f"give its {_usual(factory)}" if inspect.ismodule(factory) else "give a function"
         raise ConfigInvalid([f"{target} is of type {type(factory).__name__}: {instead}"])
     return factory  # type: ignore[no-any-return]
+
+
+def _usual(module: ModuleType) -> str:
+    """Return the class or function of an environment's module that makes it, most probably."""
+    own = [name for name, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
+    made = [name for name in own if callable(getattr(module, name)) and not name.startswith("_")]
+    likely = [name for name in ("parallel_env", "env", *made) if hasattr(module, name)]
+    return f"function or class, e.g. {module.__name__}.{(likely or ['parallel_env'])[0]}"
 
 
 def _import_problem(target: str, module_path: str, error: ImportError) -> str:
