@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -16,7 +17,7 @@ from marlflow.learner.compute import Compute
 from marlflow.learner.learner import TorchLearner
 from marlflow.learner.protocol import Learner
 from marlflow.policy.actor import Actor
-from marlflow.policy.scripted import CallableActor, RandomActor
+from marlflow.policy.scripted import CallableActor, RandomActor, import_path
 from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.buffer import ReplayBuffer
 from marlflow.replay.protocol import Replay
@@ -71,6 +72,17 @@ class Scripted(ActsOnly):
     name: ClassVar[str] = "scripted"
 
     choose: Callable[..., Any]  #: import path of choose(obs, action_mask, generator), which returns one action per row
+
+    def validate(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
+        problems = super().validate(spaces, model)
+        try:
+            inspect.signature(self.choose).bind(None, None, None)
+        except TypeError:
+            message = "calls choose(obs, action_mask, generator)"
+            problems.append(Problem(f"{message}, which {import_path(self.choose)} does not take", self.name))
+        except ValueError:
+            pass  # A function in C may have no signature.
+        return problems
 
     def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Actor:
         return CallableActor(self.choose, spaces.action)

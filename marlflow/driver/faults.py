@@ -90,7 +90,9 @@ class FaultBudget(Service):
         before = self.spent[kind]
         self.spent[kind] += count
         lost = f"; {fault.rows_lost} agent steps are lost" if fault.rows_lost else ""
-        log.warning("%s: %s%s", fault.where, fault.reason, lost)
+        # What is shown of a callback's fault below has the reason, too.
+        level = logging.INFO if kind is FaultKind.CALLBACKS_FAILED else logging.WARNING
+        log.log(level, "%s: %s%s", fault.where, fault.reason, lost)
         if fault.user_traceback:
             culprit = "callback" if kind is FaultKind.CALLBACKS_FAILED else "environment"
             log.info("what the %s was doing:\n%s", culprit, fault.user_traceback.rstrip())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from marlflow.base.arrays import Array
-from marlflow.base.errors import ConfigInvalid, MarlflowError
+from marlflow.base.errors import ConfigInvalid, MarlflowError, UserCodeFailed
 from marlflow.base.random import RowRandom
 from marlflow.base.spaces import DISCRETE_KINDS, choices_of, components
 from marlflow.policy.actor import Acted, EvaluationMode, Mode
@@ -67,6 +68,12 @@ class RandomActor:
         pass
 
 
+def import_path(choose: Callable[..., Any]) -> str:
+    """Return the module and name of a function, or of the class of an object that can be called."""
+    named = choose if hasattr(choose, "__qualname__") else type(choose)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
 class CallableActor:
     """Acts by a user's `choose(obs, action_mask, generator)`, which returns actions [N, ...] of `action_space`.
 
@@ -85,11 +92,16 @@ class CallableActor:
         self._starts = np.cumsum([0, *(self._choices or ())[:-1]])
 
     def act(self, obs: Array, action_mask: Array | None, memory: Any, mode: Mode, generator: RowRandom) -> Acted:
-        """Return the function's actions; raises MarlflowError for a wrong shape and for what is no legal action."""
-        action = np.asarray(self._choose(obs, action_mask, generator))
+        """Return the function's actions; raises UserCodeFailed if it raises, or returns what are no legal actions."""
+        try:
+            action = np.asarray(self._choose(obs, action_mask, generator))
+        except Exception as error:
+            # Without the frame of this method.
+            lines = traceback.format_tb(error.__traceback__)[1:]
+            raise UserCodeFailed(self._name, f"raised {type(error).__name__}: {error}", "".join(lines)) from error
         each = action.shape[1:] if self._space is None else self._space.shape or ()
         if action.shape != (len(obs), *each):
-            raise MarlflowError(f"{self._choose!r} returned shape {action.shape} for {len(obs)} observations{self._of}")
+            raise UserCodeFailed(self._name, f"returned shape {action.shape} for {len(obs)} observations{self._of}")
         choices = (action_mask.shape[1],) if self._choices is None and action_mask is not None else self._choices
         if choices is not None:
             action = self._whole_numbers(action)
@@ -106,12 +118,16 @@ class CallableActor:
         return Acted(action, np.full(len(obs), np.nan, np.float32), memory)
 
     @property
+    def _name(self) -> str:
+        return f"scripted policy {import_path(self._choose)}"
+
+    @property
     def _of(self) -> str:
         return "" if self._space is None else f", of {self._space}"
 
     def _whole_numbers(self, action: Array) -> Array:
         if action.dtype.kind not in "biuf":
-            raise MarlflowError(f"{self._choose!r} returned {action.dtype.name} for whole numbers{self._of}")
+            raise UserCodeFailed(self._name, f"returned {action.dtype.name} for whole numbers{self._of}")
         with np.errstate(invalid="ignore"):
             whole = action.astype(np.int64)
         self._check(action, whole != action, "action", f", which is no whole number{self._of}")
@@ -123,10 +139,10 @@ class CallableActor:
         return masked
 
     def _check(self, action: Array, is_wrong: Array, what: str, why: str = "") -> None:
-        """Raise MarlflowError for the first row in which a component `is_wrong`."""
+        """Raise UserCodeFailed for the first row in which a component `is_wrong`."""
         wrong = np.flatnonzero(is_wrong.reshape(len(action), -1).any(axis=1))
         if wrong.size:
-            raise MarlflowError(f"{self._choose!r} chose {what} {action[wrong[0]]} in row {wrong[0]}{why}")
+            raise UserCodeFailed(self._name, f"chose {what} {action[wrong[0]]} in row {wrong[0]}{why}")
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
         # No setting of this actor is scheduled.

@@ -109,3 +109,21 @@ def test_an_illegal_or_missing_choice_is_an_error() -> None:
     short = mf.Scripted(lambda obs, mask, generator: np.array([0])).actor(MASKED, SMALL, 0)
     with pytest.raises(mf.MarlflowError, match=r"returned shape \(1,\) for 2 observations"):
         short.act(obs, mask, None, "explore", row_random(2))
+
+
+def test_a_function_that_takes_something_else_is_a_problem_and_one_that_raises_names_itself() -> None:
+    def of_observations(obs):
+        return obs
+
+    (problem,) = mf.Scripted(of_observations).validate(MASKED, SMALL)
+    assert "calls choose(obs, action_mask, generator), which " in str(problem)
+    assert str(problem).endswith(".of_observations does not take")
+
+    def raising(obs, action_mask, generator):
+        return obs["x"]
+
+    assert mf.Scripted(raising).validate(MASKED, SMALL) == []
+    with pytest.raises(mf.UserCodeFailed, match=r"scripted policy .*\.raising: raised IndexError") as failed:
+        mf.Scripted(raising).actor(MASKED, SMALL, 0).act(np.zeros((1, 2)), None, None, "explore", row_random(1))
+    assert 'return obs["x"]' in failed.value.user_traceback
+    assert "marlflow/policy/scripted.py" not in failed.value.user_traceback
