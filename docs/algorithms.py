@@ -30,10 +30,11 @@ GALLERY = ROOT / "docs" / "gallery"
 HEAD = """\
 # Algorithms
 
-Each algorithm is one file in `marlflow/algorithms`, with its settings, its loss, and its plan; `ddpg`, `td3` and `sac`
-share a plan, and so do `maddpg`, `matd3` and `masac`. Any algorithms can be combined in one run: a test trains every
-pair on one environment, and each gives the same result as it does alone, bit for bit. This page is generated from the
-code by [algorithms.py](algorithms.py).
+Each algorithm has a file in `marlflow/algorithms` with its settings. `ppo`, `mappo`, `ddppo` and `recurrent_ppo` share
+a plan (`ppo.py`), and so do all with a replay but `apex`, `clone` and `archer` (`off_policy.py`); losses that several
+use, or that are long, have files of their own. Any algorithms can be combined in one run: a test trains every pair on
+one environment, and each gives the same result as it does alone, bit for bit. This page is generated from the code by
+[algorithms.py](algorithms.py).
 
 ```
 marlflow train env=simple_tag policy@policies.adversary=appo policy@policies.agent=sac rollouts.pace=asynchronous
@@ -62,9 +63,11 @@ SETTINGS = """
   `at(agent_steps)`.
 - **Optimizer.** `optimizer` is `marlflow.learner.optimizer.Adam`, or a class of torch.optim with its settings.
   Gradients are scaled down to `max_grad_norm`.
-- **Normalization.** `model.normalize_observations` normalizes observations by their running mean and variance. The part
-  `PopArt`, for algorithms with a critic of states, normalizes the value targets; `mappo` and `happo` have it. The
-  statistics are part of the policy: they are published, saved in checkpoints, and resumed with its weights.
+- **Normalization.** `model.normalize_observations` of an `mlp` normalizes observations by their running mean and
+  variance. The part `PopArt`, for algorithms with a critic of states, normalizes the value targets; `mappo` and `happo`
+  have it. `a3c`, `ddppo`, `maml`, `archer`, and `a2c` with several `microbatches` can have neither, as their learners
+  do not see all rows together. The statistics are part of the policy: they are published, saved in checkpoints, and
+  resumed with its weights.
 - **Parts.** `algorithm.parts` adds to an algorithm what its file does not have. `CostLimit` of PPO, MAPPO and SAC keeps
   the mean `info["cost"]` of an agent per episode below a limit, by a Lagrange multiplier
   ([limits on costs](composition.md#limits-on-costs)); `KLToReference` keeps a policy near the one that it began as
@@ -82,7 +85,7 @@ marlflow train env=simple_tag policy@policies.agent=ppo policies.agent.model.nor
 A critic is needed only in training, so it may see what its agent does not: `algorithm.critic_sees` of PPO, A2C, A3C,
 IMPALA, APPO, DD-PPO and recurrent PPO lists `state` (the environment's global state, `env.state()`), `obs` (the agent's
 own observation, the default), and `agent` (its id, one-hot). `mappo` is PPO with `[state, obs, agent]`, value
-normalization, and two minibatches. Actors see only their own
+normalization, two minibatches, and a learning rate of 5e-4. Actors see only their own
 observations, so a trained policy needs no state.
 
 ```
@@ -94,7 +97,8 @@ marlflow train env=simple_tag policy@policies.agent=dqn policy@policies.adversar
 - Without `env.state()`, add `wrappers=joint_state` ([wrappers](environments.md#wrappers)).
 - AEC and Parallel environments, deaths, and agents that join late need nothing: dead agents have no rows.
 - `bootstrap_at_death` (Parallel environments, common rewards) gives an agent credit for what its team gains after its
-  death: the value after its last row is the survivors' mean, not 0. `rows_bootstrapped_at_death` counts these rows.
+  death: the value after its last row is not 0, but the mean of the values of the survivors of its policy (in `happo`,
+  of its learner). `rows_bootstrapped_at_death` counts these rows.
 - The critic of `recurrent_ppo` has memory only if it sees `obs` alone; otherwise it has dense layers of the same sizes.
 
 ## Critics of all agents
@@ -122,7 +126,8 @@ marlflow train env=simple_speaker_listener learner@learners.pair=maddpg 'learner
 `happo` trains several policies, which may see and do different things, with one central critic. After each batch the
 policies are updated in random order. Each policy's advantages are multiplied by the ratio of the probabilities, after
 and before, of what the agents of the policies before it did at the same env step; `loss.factor_distance` is the mean
-distance of this factor from 1. Rewards should be common. With one policy it is MAPPO, bit for bit.
+distance of this factor from 1. Rewards should be common. With one policy and the same `critic_sees` it is MAPPO, bit
+for bit.
 
 - `critic_sees` is `[state, agent]`; `obs` can be added if all policies see the same space. The critic has layers like
   the model of the learner's first policy.

@@ -123,8 +123,8 @@ class DiscreteCostLoss(Unscheduled):
 class CostLimit(Part):
     """Keeps the mean cost of an agent per episode below `limit`: `info["cost"]`, summed over its env steps.
 
-    The multiplier, the reward that a cost of 1 is worth, moves once per update, by `multiplier_learning_rate` per cost
-    above the limit. A second critic estimates costs.
+    The multiplier, the reward that a cost of 1 is worth, moves once per batch, or per draw from a replay, by
+    `multiplier_learning_rate` per cost above the limit. A second critic estimates costs.
     """
 
     credited: ClassVar[tuple[str, ...]] = (COST,)

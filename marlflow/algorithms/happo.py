@@ -1,7 +1,7 @@
 """Heterogeneous-agent PPO, HAPPO (Kuba et al., 2022, arXiv:2109.11251): PPO of several policies, one after another.
 
 All policies have one central critic. They are updated in random order, each on advantages that account for how the
-policies before it have changed. With one policy it is MAPPO.
+policies before it have changed. With one policy, and the same `critic_sees`, it is MAPPO.
 """
 
 from __future__ import annotations

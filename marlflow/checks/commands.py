@@ -16,7 +16,6 @@ from marlflow.config.placement import cluster_address
 from marlflow.config.plans import drawn_plan
 from marlflow.config.policy_assignment import subject_of
 from marlflow.env.batched.protocol import FUNCTIONAL_ENVIRONMENTS, is_functional
-from marlflow.env.batched.versions import makes_batches
 from marlflow.env.make import EnvMaker
 from marlflow.flow import Together
 from marlflow.runtime.protocol import Runtime
@@ -122,15 +121,10 @@ def compile_problems(checked: CheckedExperiment, plan: Together) -> Iterator[Pro
 
 def compiles_rollouts(spec: RunSpec) -> bool:
     """Return whether workers collect by compiled calls; makes an environment, and traces the actors, to find out."""
-    make = spec.make_env.make_batched if isinstance(spec.make_env, EnvMaker) else None
-    if spec.compiled_rollouts is False or spec.offline or spec.step_timeout_s is not None or make is None:
+    if spec.compiled_rollouts is False or spec.offline or spec.step_timeout_s is not None:
         return False
-    env = make(1)
-    try:
-        if spec.inference is not None or not is_functional(env):
-            return False
-    finally:
-        env.close()
+    if spec.inference is not None or not _plays_functional(spec):
+        return False
     # Imports JAX, as the environment has.
     from marlflow.policy.compiled_actor import CompiledActor
 
@@ -142,11 +136,22 @@ def compiles_rollouts(spec: RunSpec) -> bool:
     return True
 
 
+def _plays_functional(spec: RunSpec) -> bool:
+    make = spec.make_env.make_batched if isinstance(spec.make_env, EnvMaker) else None
+    if make is None:
+        return False
+    env = make(1)
+    try:
+        return is_functional(env)
+    finally:
+        env.close()
+
+
 def _rollout_problems(checked: CheckedExperiment) -> Iterator[Problem]:
     experiment, reason = checked.experiment, ""
     if experiment.rollouts.compiled is not True:
         return
-    if not makes_batches(experiment.env.factory):
+    if not _plays_functional(checked.spec):
         reason = f"is no functional environment ({FUNCTIONAL_ENVIRONMENTS})"
         reason = f"{environment_name(experiment.env)} {reason}"
     elif experiment.env.step_timeout_s is not None:

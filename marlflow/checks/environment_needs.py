@@ -11,6 +11,7 @@ from marlflow.batches.critic_input import OWN_OBSERVATION
 from marlflow.config.environment import environment_name
 from marlflow.config.experiment import Env, Experiment, LearnerConfig, Policy
 from marlflow.config.policy_assignment import learner_subject, learners_of, subject_of
+from marlflow.config.records import offline_records
 from marlflow.env import EnvAdapter
 from marlflow.matchmaking.matchmakers import matchmaker_name
 from marlflow.policy.recurrent import RecurrentTorsoConfig
@@ -43,7 +44,9 @@ def _environment_problems(
     subject: str, learner: LearnerConfig, experiment: Experiment, adapter: EnvAdapter
 ) -> Iterator[str]:
     name = environment_name(experiment.env)
-    if not adapter.parallel:
+    if offline_records(experiment.env) is not None:
+        yield f"{subject} learns from joint rows, which are not recorded; use bc, marwil, dqn or sac"
+    elif not adapter.parallel:
         yield (
             f"{subject} learns from what several agents decide in one env step, and in {name}, an AEC environment, "
             f"they decide in turns; use the environment's parallel_env, or {_SINGLE}"

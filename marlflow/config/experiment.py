@@ -213,7 +213,8 @@ class Rollouts:
     #: worker's
     pace: Literal["lockstep", "overlap", "asynchronous"] = "lockstep"
     #: auto, True, or False: whether a worker's fragment is one compiled call: environments, policies and resets; auto:
-    #: if env=functional, jaxmarl, jumanji or pgx, where all policies can be compiled
+    #: if env=functional, jaxmarl, jumanji or pgx, or lbf or rware with env.batched=true, where all policies can be
+    #: compiled
     compiled: bool | Literal["auto"] = "auto"
     placement: Resources = field(default_factory=Resources)  #: resources of each worker
 

@@ -57,6 +57,24 @@ def test_what_can_be_compiled_is_accepted_with_true(words: Sequence[str]) -> Non
     mf.plan(experiment_of(*words, f"{OWN}.compile=true"), machines=MACHINES)
 
 
+BATCHED = "env.batched=true"
+ROLLOUTS = "rollouts.compiled=true"
+
+
+@pytest.mark.parametrize(("env", "package"), [("lbf", "lbforaging"), ("rware", "rware")])
+def test_rollouts_of_functional_environments_are_accepted_with_true(env: str, package: str) -> None:
+    pytest.importorskip(package)
+    mf.plan(experiment_of(f"env={env}", BATCHED, ROLLOUTS, "runtime=inline"), machines=MACHINES)
+
+
+@pytest.mark.parametrize("words", [("env=cartpole_team",), ("env=lbf", "env.batched=false")])
+def test_rollouts_of_other_environments_are_refused_with_true(words: Sequence[str]) -> None:
+    if "env=lbf" in words:
+        pytest.importorskip("lbforaging")
+    with pytest.raises(ConfigInvalid, match=r"rollouts cannot be compiled: .* is no functional environment \("):
+        mf.plan(experiment_of(*words, ROLLOUTS, "runtime=inline"), machines=MACHINES)
+
+
 @dataclass(frozen=True)
 class Applying(mf.PPO):
     """PPO by a plan of one's own, with gradients that another stage applies."""

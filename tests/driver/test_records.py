@@ -294,6 +294,14 @@ def test_an_offline_run_has_the_mapping_of_its_records(records: Path, tmp_path: 
     }
 
 
+def test_a_team_does_not_learn_from_records(records: Path) -> None:
+    team = {name: mf.Policy(mf.VDN()) for name in ("expert", "chance")}
+    with pytest.raises(
+        mf.ConfigInvalid, match=r"\(vdn\) learns from joint rows, which are not recorded; use bc, marwil"
+    ):
+        ready(run_of(offline(records), **team))
+
+
 def test_a_mapping_with_policies_that_were_not_recorded_needs_them_here(tmp_path: Path) -> None:
     experiment = run_of(CARTS, env_steps=80, expert=mf.Policy(EXPERT), chance=mf.Policy(mf.Random()))
     mf.train(replace(experiment, record=mf.Record(("expert",))), tmp_path)

@@ -121,7 +121,7 @@ def info_keys(env: BatchedEnv) -> tuple[str, ...]:
     return tuple(getattr(env, "info_keys", ()))
 
 
-FUNCTIONAL_ENVIRONMENTS: Final = "env=functional, jaxmarl, jumanji or pgx, or env=lbf with env.batched=true"
+FUNCTIONAL_ENVIRONMENTS: Final = "env=functional, jaxmarl, jumanji or pgx, or env=lbf or rware with env.batched=true"
 """The functional environments, for messages."""
 
 
