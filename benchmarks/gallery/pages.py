@@ -220,7 +220,9 @@ def _command(data: Data) -> Iterator[str]:
         before = CASES[case.expert].words(data["seeds"][0])
         yield f"marlflow train {' '.join(before)} hydra.run.dir=runs/expert"
         yield f"marlflow resume runs/expert stop.env_steps={_first(data['expert'])['stop_env_steps']} record=dataset"
-    yield f"marlflow train {words} hydra.run.dir=runs/{name}"
+    # As the run was configured; the default has been as_learned since.
+    mode = "evaluation.mode=greedy " if data["evaluation"]["mode"] == "greedy" else ""
+    yield f"marlflow train {words} {mode}hydra.run.dir=runs/{name}"
     yield f"marlflow evaluate runs/{name} episodes={data['evaluation']['final']}"
     is_drawn = data["film"] is not None and not data["film"]["text"]
     yield f"marlflow play runs/{name}{f' --video {name}.mp4' if is_drawn else ''}\n```\n"
