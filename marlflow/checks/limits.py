@@ -68,10 +68,11 @@ def store_problems(runtime: RuntimeConfig) -> Iterator[str]:
 def _share_problems(path: str, algorithm: Algorithm, learners: int) -> Iterator[str]:
     for kind in ("minibatch", "batch"):
         # Processes that learn together divide each minibatch among them; an algorithm without minibatches divides the
-        # batch.
+        # batch; one that learns tasks divides these.
         rows = getattr(algorithm, f"{kind}_agent_steps", None)
         if isinstance(rows, int):
-            if algorithm.capabilities.learns_on == "learner" and learners > rows:
+            divides_rows = algorithm.capabilities.learns_on == "learner" and not algorithm.capabilities.tasks
+            if divides_rows and learners > rows:
                 yield (
                     f"{learners:,} learners (num_learners) would share {path}.algorithm.{kind}_agent_steps={rows:,}, "
                     "and each needs a row; lower the one, or raise the other"
