@@ -99,11 +99,11 @@ class TrainedPolicy:
     ) -> Array:
         """Return the actions for N observations, [N, ...], as the environment takes them.
 
-        `observations` are without action masks; of Dict and Tuple spaces, a list of N of them. `action_masks` [N, A] are true where an action is legal; None: all are.
-        A recurrent policy updates `memory` in place; begin with `memory(N)`. `mode` is
-        as_learned, as its algorithm learns to; greedy, the most likely action; or sampled, drawn from the learned
-        distribution with `generator`. Raises InvalidInput for another mode, and for observations that are not of the
-        policy's space.
+        `observations` are without action masks; of Dict and Tuple spaces, a list of N of them. `action_masks` [N, A]
+        are true where an action is legal; None: all are. A recurrent policy updates `memory` in place; begin with
+        `memory(N)`. `mode` is as_learned, as its algorithm learns to; greedy, the most likely action; or sampled, drawn
+        from the learned distribution with `generator`. Raises InvalidInput for another mode, and for observations that
+        are not of the policy's space.
         """
         rows = len(observations)
         if mode not in ASKED_MODES:

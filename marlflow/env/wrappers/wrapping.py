@@ -204,7 +204,7 @@ class _MaskInInfoAEC(BaseWrapper):
     def _observe_acting_agent(self) -> None:
         agent = self.env.agent_selection if self.env.agents else None
         observation = None if agent is None else self.env.observe(agent)
-        if observation is None:
+        if agent is None or observation is None:
             self._observed = (None, None)
             return
         view = self._views[agent]
