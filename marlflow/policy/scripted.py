@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from bdb import BdbQuit
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -95,6 +96,8 @@ class CallableActor:
         """Return the function's actions; raises UserCodeFailed if it raises, or returns what are no legal actions."""
         try:
             action = np.asarray(self._choose(obs, action_mask, generator))
+        except BdbQuit:
+            raise
         except Exception as error:
             # Without the frame of this method.
             lines = traceback.format_tb(error.__traceback__)[1:]
