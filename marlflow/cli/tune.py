@@ -291,8 +291,8 @@ from checkpoints of the best, with settings near theirs. Each trial is an ordina
 Without samples, there is a trial for each combination of values. With samples=N, there are N, each with values
 drawn at random: one of a list, or a number of an interval.
 
-It prints a table, and the command that trains with the best values again, and writes sweep.csv into the folder of
-the trials, runs/<name>/<time> or hydra.sweep.dir.
+It prints a table, and the command that trains with the best values again (with pbt, the folder of the best trial),
+and writes sweep.csv into the folder of the trials, runs/<name>/<time> or hydra.sweep.dir.
 """
 
 COMMAND = Command(

@@ -191,13 +191,20 @@ def set_optuna_defaults() -> None:
     # A file of the same name in conf/ would be refused by Hydra: the plugin's own has a defaults list.
     if not is_installed(PLUGIN):
         return
-    from hydra_plugins.hydra_optuna_sweeper.config import Direction, OptunaSweeperConf, TPESamplerConfig
+    from hydra_plugins.hydra_optuna_sweeper import config
 
     store = ConfigStore.instance().store
     # One trial at a time knows all earlier results; the plugin's own default suggests two without the other's.
-    sweeper = OptunaSweeperConf(direction=Direction.maximize, n_jobs=1, max_failure_rate=1.0)
+    sweeper = config.OptunaSweeperConf(direction=config.Direction.maximize, n_jobs=1, max_failure_rate=1.0)
     store(group="hydra/sweeper", name="optuna", node=sweeper, provider="marlflow")
-    store(group="hydra/sweeper/sampler", name="tpe", node=TPESamplerConfig(seed=0), provider="marlflow")
+    samplers = {
+        "tpe": config.TPESamplerConfig,
+        "random": config.RandomSamplerConfig,
+        "cmaes": config.CmaEsSamplerConfig,
+        "nsgaii": config.NSGAIISamplerConfig,
+    }
+    for name, sampler in samplers.items():
+        store(group="hydra/sweeper/sampler", name=name, node=sampler(seed=0), provider="marlflow")
 
 
 def is_installed(plugin: str) -> bool:

@@ -154,3 +154,16 @@ def test_a_plugin_that_is_not_installed_is_named_with_its_extra(
     assert said.code == 2
     assert said.err.startswith(f"error: {choice} needs hydra-")
     assert said.err.endswith(f"which is not installed: pip install 'marlflow[{extra}]'\n")
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random", "nsgaii"])
+def test_a_sweep_that_is_repeated_has_the_same_trials(sampler: str, marlflow: Marlflow, tmp_path: Path) -> None:
+    rate = "policies.cart.algorithm.learning_rate"
+    drawn = []
+    for folder in ("first", "again"):
+        words = (f"hydra/sweeper/sampler={sampler}", f"{rate}=tag(log,interval(1e-5,1e-2))", "hydra.sweeper.n_trials=3")
+        said = marlflow(*OPTUNA[:-2], f"hydra.sweep.dir={folder}", OPTUNA[-1], *SMALL, *words)
+        assert said.code == 0, said.err
+        drawn.append([row[rate] for row in table(tmp_path / folder / "sweep.csv")])
+    assert drawn[0] == drawn[1]
+    assert len(set(drawn[0])) == 3
