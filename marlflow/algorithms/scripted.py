@@ -76,7 +76,7 @@ class Scripted(ActsOnly):
     def validate(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
         problems = super().validate(spaces, model)
         try:
-            inspect.signature(self.choose).bind(None, None, None)
+            inspect.signature(self.choose, follow_wrapped=False).bind(None, None, None)
         except TypeError:
             message = "calls choose(obs, action_mask, generator)"
             problems.append(Problem(f"{message}, which {import_path(self.choose)} does not take", self.name))

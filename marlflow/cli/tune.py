@@ -289,7 +289,8 @@ so far continues, so that most of the time goes into good settings. With schedul
 from checkpoints of the best, with settings near theirs. Each trial is an ordinary run, with a folder.
 
 Without samples, there is a trial for each combination of values. With samples=N, there are N, each with values
-drawn at random: one of a list, or a number of an interval.
+drawn at random: one of a list, or a number of an interval. Where all values are listed, a combination comes again
+only after all others.
 
 It prints a table, and the command that trains with the best values again (with pbt, the folder of the best trial),
 and writes sweep.csv into the folder of the trials, runs/<name>/<time> or hydra.sweep.dir.
@@ -359,7 +360,7 @@ def jobs_of(overrides: Sequence[str], samples: int | None, seed: int) -> list[li
 
     Without `samples`, there is a job for each combination of values, and the last key changes fastest. With it, each
     job draws its values independently: one of a list or range with equal probability, and from an interval uniformly,
-    or uniformly in the logarithm with `tag(log, interval(...))`. Where all values are listed, a combination comes
+    or uniformly in the logarithm with `tag(log, interval(...))`. But where all values are listed, a combination comes
     again only after all others. Where no key has several values, there is one job. Raises ConfigInvalid for an interval
     without samples.
     """
@@ -367,20 +368,20 @@ def jobs_of(overrides: Sequence[str], samples: int | None, seed: int) -> list[li
     if samples is None or not any(_has_several(override) for override in parsed):
         return _combinations(parsed)
     generator = np.random.default_rng(seed)
-    if not any(override.is_interval_sweep() for override in parsed):
-        return _some_combinations(parsed, samples, generator)
     draws = [_draw(override) for override in parsed]
-    return [[draw(generator) for draw in draws] for _ in range(samples)]
-
-
-def _some_combinations(parsed: Sequence[Override], samples: int, generator: np.random.Generator) -> list[list[str]]:
-    values = _values(parsed)
-    shape = [len(listed) for listed in values]
+    is_listed = not any(override.is_interval_sweep() for override in parsed)
+    combinations = math.prod(map(len, _values(parsed))) if is_listed else math.inf
     jobs: list[list[str]] = []
-    while missing := samples - len(jobs):
-        chosen = generator.choice(math.prod(shape), min(missing, math.prod(shape)), replace=False)
-        columns = np.unravel_index(chosen, shape)
-        jobs += [[listed[one] for listed, one in zip(values, row, strict=True)] for row in zip(*columns, strict=True)]
+    # Since each combination came equally often.
+    drawn: set[tuple[str, ...]] = set()
+    while len(jobs) < samples:
+        job = tuple(draw(generator) for draw in draws)
+        if is_listed and job in drawn:
+            continue
+        jobs.append(list(job))
+        drawn.add(job)
+        if len(drawn) == combinations:
+            drawn.clear()
     return jobs
 
 

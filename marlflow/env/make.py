@@ -171,26 +171,28 @@ def import_factory(target: str) -> Callable[..., Any]:
     try:
         module = import_module(module_path)
         factory = attribute(module, name)
+        if factory is None and _exists(target):
+            # A module that its package does not import by itself.
+            factory = import_module(target)
     except ImportError as error:
         raise ConfigInvalid([_import_problem(target, module_path, error)]) from error
-    if factory is None and _exists(target):
-        # A module that its package does not import by itself.
-        factory = import_module(target)
     if factory is None:
         names = [name for name in dir(module) if not name.startswith("_") and callable(getattr(module, name))]
         raise ConfigInvalid([f"module {module_path} has no {name!r}{meant(name, sorted(names))}"])
     if not callable(factory):
-        instead = f"give its {_usual(factory)}" if inspect.ismodule(factory) else "give a function"
+        instead = f"give its function or class{_usual(factory)}" if inspect.ismodule(factory) else "give a function"
         raise ConfigInvalid([f"{target} is of type {type(factory).__name__}: {instead}"])
     return factory  # type: ignore[no-any-return]
 
 
 def _usual(module: ModuleType) -> str:
-    """Return the class or function of an environment's module that makes it, most probably."""
-    own = [name for name, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
-    made = [name for name in own if callable(getattr(module, name)) and not name.startswith("_")]
-    likely = [name for name in ("parallel_env", "env", *made) if hasattr(module, name)]
-    return f"function or class, e.g. {module.__name__}.{(likely or ['parallel_env'])[0]}"
+    """Return, for a message, what most probably makes an environment in a module; "" if nothing does."""
+    own = {name: value for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__}
+    classes = [
+        name for name, value in own.items() if inspect.isclass(value) and issubclass(value, AECEnv | ParallelEnv)
+    ]
+    made = [name for name in ("parallel_env", "env") if callable(getattr(module, name, None))]
+    return next((f", e.g. {module.__name__}.{name}" for name in (*made, *classes)), "")
 
 
 def _import_problem(target: str, module_path: str, error: ImportError) -> str:

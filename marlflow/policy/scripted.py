@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import traceback
 from bdb import BdbQuit
 from collections.abc import Callable, Mapping
@@ -70,7 +71,9 @@ class RandomActor:
 
 
 def import_path(choose: Callable[..., Any]) -> str:
-    """Return the module and name of a function, or of the class of an object that can be called."""
+    """Return the module and name of a function, also of one in a partial, or of the class of a callable object."""
+    while isinstance(choose, functools.partial):
+        choose = choose.func
     named = choose if hasattr(choose, "__qualname__") else type(choose)
     return f"{named.__module__}.{named.__qualname__}"
 

@@ -180,7 +180,7 @@ def policy_player(team: Team, names: Mapping[str, str], mode: AskedMode) -> Play
     """Return a player that asks the policies of `team`."""
 
     def act(decision: Decision) -> Any:
-        info = {"action_mask": decision.mask}
+        info = {} if decision.mask is None else {"action_mask": decision.mask}
         if decision.comes_back:
             team.forget(decision.agent)
         return team.act(decision.agent, decision.observation, info, mode, names.get(decision.agent))

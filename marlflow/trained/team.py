@@ -254,7 +254,8 @@ class Team:
         """Return an agent's action for its observation, both as in the environment of `make_env`.
 
         Call `reset` at the start of an episode, and `act` once for each decision: memory is kept per agent (see
-        `forget`). `info` is the agent's, needed if the action mask is there and not in the observation. `policy` says
+        `forget`). `info` is the agent's, needed if the action mask is there and not in the observation; where
+        neither has one, all actions are legal. `policy` says
         who plays the agent where a league or another matchmaker decides that. Raises InvalidInput.
         """
         trained = self.player(agent, policy)
@@ -311,11 +312,11 @@ class Team:
         if isinstance(observation, Mapping) and MASK in observation:
             rest = {name: part for name, part in observation.items() if name != MASK}
             return (rest[OBSERVATION] if set(rest) == {OBSERVATION} else rest), observation[MASK]
-        if trained.spaces.masked and MASK not in (info or {}):
+        if info is None and trained.spaces.masked:
             raise InvalidInput(
                 [
-                    f"agent {agent!r} has action masks: give its whole observation, with {MASK!r}, or its info with it "
-                    f"(None: all actions are legal): act({agent!r}, observation, info)"
+                    f"{trained.name!r} acts by action masks: give agent {agent!r} its whole observation, if {MASK!r} "
+                    f"is in it, or its info: act({agent!r}, observation, info)"
                 ]
             )
         return observation, (info or {}).get(MASK)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 from gymnasium import spaces as gym
@@ -127,3 +129,28 @@ def test_a_function_that_takes_something_else_is_a_problem_and_one_that_raises_n
         mf.Scripted(raising).actor(MASKED, SMALL, 0).act(np.zeros((1, 2)), None, None, "explore", row_random(1))
     assert 'return obs["x"]' in failed.value.user_traceback
     assert "marlflow/policy/scripted.py" not in failed.value.user_traceback
+
+
+def test_a_decorated_function_is_what_its_decorator_makes_of_it_and_a_partial_has_its_functions_name() -> None:
+    def of_observations(function):
+        @functools.wraps(function)
+        def choose(obs, action_mask, generator):
+            return function(obs)
+
+        return choose
+
+    @of_observations
+    def rests(obs):
+        return np.zeros(len(obs))
+
+    assert mf.Scripted(rests).validate(DISCRETE, SMALL) == []
+
+    def keyed(obs, action_mask, generator, key):
+        return obs[key]
+
+    partial = mf.Scripted(functools.partial(keyed, key="x"))
+    assert partial.validate(DISCRETE, SMALL) == []
+    with pytest.raises(mf.UserCodeFailed, match=r"scripted policy .*\.keyed: raised IndexError"):
+        partial.actor(DISCRETE, SMALL, 0).act(np.zeros((1, 2)), None, None, "explore", row_random(1))
+    (problem,) = mf.Scripted(functools.partial(keyed, 1, 2)).validate(DISCRETE, SMALL)
+    assert "keyed does not take" in str(problem)

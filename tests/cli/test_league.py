@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 from safetensors import safe_open
 
+from marlflow.cli.league import _title
 from marlflow.league.payoffs import Payoffs
 from tests.cli.conftest import Marlflow, content
 from tests.cli.spoiled import (
@@ -322,3 +323,13 @@ def test_nash_conv_is_that_of_the_run_by_its_checkpoint_and_drawn(tmp_path: Path
         image.verify()
     assert refused[0] == 2
     assert "os.system'; look at it, and if you trust it add --trust" in refused[2]
+
+
+def test_a_title_has_the_mode_or_a_matchmaker_of_the_users_own(tmp_path: Path) -> None:
+    (tmp_path / ".hydra").mkdir()
+    choices = "hydra: {runtime: {choices: {env: connect_four, league: pfsp}}}"
+    (tmp_path / ".hydra" / "hydra.yaml").write_text(choices, encoding="utf-8")
+    for target, title in (("marlflow.league.PFSP", "connect_four  pfsp"), ("mine.Hardest", "connect_four  Hardest")):
+        config = f"league: {{matchmaker: {{_target_: {target}}}}}"
+        (tmp_path / ".hydra" / "config.yaml").write_text(config, encoding="utf-8")
+        assert _title(tmp_path) == title

@@ -60,8 +60,15 @@ def test_wrappers_are_applied_in_order():
         (
             "marlflow.env.games.cartpole_team",
             {},
-            "give its function, e.g. marlflow.env.games.cartpole_team.parallel_env",
+            "give its function or class, e.g. marlflow.env.games.cartpole_team.parallel_env",
         ),
+        # Its package does not import it.
+        (
+            "tests.check_env.trial_environments",
+            {},
+            "of type module: give its function or class, e.g. tests.check_env.trial_environments.Knockout",
+        ),
+        ("tests.sentences", {}, "tests.sentences is of type module: give its function or class"),
         (TEAM, {"num_cats": 2}, "does not take num_cats=2"),
         ("gymnasium.make", {"id": "CartPole-v1"}, "one of several agents, with Tuple spaces, is env=gymnasium_team"),
         ("builtins.dict", {}, "makes a dict, not a PettingZoo AECEnv or ParallelEnv"),

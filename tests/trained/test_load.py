@@ -338,11 +338,8 @@ def test_what_a_team_cannot_do_is_said(trained: Trained, league: Path) -> None:
             call()
     masked = mf.load(trained("masks in observations"))
     board = np.zeros((6, 7, 2), np.int8)
-    # Without a mask it would take illegal actions.
-    for info in (None, {}, {"won": True}):
-        with pytest.raises(mf.InvalidInput, match=r"agent 'player_0' has action masks: give its whole observation"):
-            masked.act("player_0", board, info)
-    masked.act("player_0", board, {"action_mask": None})
+    with pytest.raises(mf.InvalidInput, match=r"acts by action masks: give agent 'player_0' its whole observation, if"):
+        masked.act("player_0", board)
 
 
 def test_the_newest_checkpoint_is_the_one_that_is_loaded(trained: Trained) -> None:
