@@ -11,9 +11,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import pytest
+from gymnasium import spaces
+from pettingzoo import ParallelEnv
 
 import marlflow as mf
 from marlflow.algorithms.from_run import Imported
@@ -192,3 +195,51 @@ def test_who_can_play_is_asked_only_until_one_can() -> None:
 
     assert seating(ManyMembers(), None, None, {}, ("a",)) == {"a": "main"}  # type: ignore[arg-type]
     assert asked == ["other", "main"]
+
+
+def test_agents_without_a_mask_of_a_policy_that_acts_by_masks_act_by_their_info(tmp_path: Path) -> None:
+    one = mf.PPO(batch_agent_steps=8, minibatch_agent_steps=8, epochs=1)
+    experiment = mf.Experiment(
+        mf.Env(MaskedInTurn, wrappers=["mask_in_info"]),
+        {"all": mf.Policy(one)},
+        [mf.Rule("*", "all")],
+        stop=mf.Stop(env_steps=16),
+        runtime=mf.RuntimeConfig("inline"),
+    )
+    mf.train(experiment, tmp_path / "run")
+    team = mf.load(tmp_path / "run")
+    env = team.make_env()
+    seen, infos = env.reset(seed=team.reset())
+    assert "action_mask" in infos["a"]
+    assert "action_mask" not in infos["b"]
+    for _ in range(40):
+        assert team.act("a", seen["a"], infos["a"], "sampled") == 2
+    assert {team.act("b", seen["b"], infos["b"], "sampled") for _ in range(40)} == {0, 1, 2}
+
+
+class MaskedInTurn(ParallelEnv[str, Any, int]):
+    """Agent a may take action 2 alone, b any; both see three numbers. One env step."""
+
+    metadata: ClassVar[dict[str, Any]] = {"name": "masked_in_turn"}
+    possible_agents: ClassVar[list[str]] = ["a", "b"]
+    render_mode = None
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
+        numbers = spaces.Box(0, 1, (3,))
+        return spaces.Dict(observation=numbers, action_mask=spaces.MultiBinary(3)) if agent == "a" else numbers
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:
+        return spaces.Discrete(3)
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
+        self.agents = ["a", "b"]
+        return self._seen(), {"a": {}, "b": {}}
+
+    def step(self, actions: dict[str, int]) -> tuple[Any, Any, Any, Any, Any]:
+        self.agents = []
+        none = dict.fromkeys(actions, False)
+        return self._seen(), dict.fromkeys(actions, 0.0), dict.fromkeys(actions, True), none, {"a": {}, "b": {}}
+
+    def _seen(self) -> dict[str, Any]:
+        zeros = np.zeros(3, np.float32)
+        return {"a": {"observation": zeros, "action_mask": np.array([0, 0, 1], np.int8)}, "b": zeros}
