@@ -16,7 +16,7 @@ from marlflow.sampling import group
 
 _TESTS_URL = "https://pettingzoo.farama.org/content/environment_tests"
 _API_TESTS = ("api_test", "parallel_api_test")
-# What PettingZoo's test of a parallel environment says where an agent acts again after its end.
+# PettingZoo's test of a parallel environment says so where an agent acts again after its end.
 _REVIVED = "agent cannot be revived once dead"
 
 

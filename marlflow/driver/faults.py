@@ -90,7 +90,7 @@ class FaultBudget(Service):
         before = self.spent[kind]
         self.spent[kind] += count
         lost = f"; {fault.rows_lost} agent steps are lost" if fault.rows_lost else ""
-        # What is shown of a callback's fault below has the reason, too.
+        # The line below has the reason of a callback's fault, too.
         level = logging.INFO if kind is FaultKind.CALLBACKS_FAILED else logging.WARNING
         log.log(level, "%s: %s%s", fault.where, fault.reason, lost)
         if fault.user_traceback:

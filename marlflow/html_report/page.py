@@ -256,7 +256,7 @@ def lengths(content: PageContent) -> Iterator[str]:
 
 
 def last_evaluated(content: PageContent) -> Iterator[str]:
-    """Yield a sentence on each group with runs that went on long after their last evaluation, and have ended."""
+    """Yield a sentence on each group with runs that have ended long after their last evaluation."""
     for comparison in (one for view in content.views for one in view.comparisons if one.measure.is_evaluated):
         for row in comparison.rows:
             ended = [(int(one.env_steps[-1]), run) for one, run in zip(row.series, row.runs, strict=True)]
