@@ -109,7 +109,8 @@ Uses the environment of the run, and the policies of its newest whole checkpoint
 Without video=, it opens a window. An environment that renders text only is shown in the terminal.
 
 With as=<agent>, you play an agent: in the terminal, where the board is text and only legal actions are taken, or in a
-window with the keys of the environment, if it has any (pistonball, cooperative_pong, knights_archers_zombies, pursuit).
+window with the keys of the environment, if it has any (pistonball, cooperative_pong, knights_archers_zombies,
+pursuit).
 --record writes your decisions as a dataset that policies learn from: experience={folder: RUN/played}.
 
 who plays, in against= and seats=:

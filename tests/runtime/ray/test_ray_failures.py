@@ -76,10 +76,12 @@ def test_a_policy_that_raises_on_a_worker_shows_its_own_lines(tmp_path: Path) ->
             tmp_path,
         )
     assert (caught.value.plan, caught.value.stage) == ("rollouts", "Collect")
-    assert isinstance(caught.value.__cause__, ZeroDivisionError)
-    told = "".join(traceback.format_exception(caught.value.__cause__))
-    assert "in choose_badly" in told
-    assert "site-packages/ray" not in told
+    cause = caught.value.__cause__
+    assert isinstance(cause, mf.UserCodeFailed)
+    assert cause.where == f"scripted policy {__name__}.choose_badly"
+    assert cause.reason == "raised ZeroDivisionError: 8 rows by nothing"
+    assert "in choose_badly" in cause.user_traceback
+    assert "site-packages" not in cause.user_traceback
     assert_no_actor_is_left()
 
 
