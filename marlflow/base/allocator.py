@@ -11,7 +11,7 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 
 
 def keep_freed_memory() -> None:
-    """Keep freed memory in this process for its next arrays; call on the main thread, before others allocate.
+    """Keep freed memory in this process for its next arrays; call it on the main thread, before it starts others.
 
     By default, glibc returns arrays of more than 32 MiB to the operating system at once, which clears their pages anew
     for the next ones: a third of the time of an update on large minibatches. A user's own settings of glibc in the

@@ -121,9 +121,9 @@ def compile_problems(checked: CheckedExperiment, plan: Together) -> Iterator[Pro
 
 def compiles_rollouts(spec: RunSpec) -> bool:
     """Return whether workers collect by compiled calls; makes an environment, and traces the actors, to find out."""
-    if spec.compiled_rollouts is False or spec.offline or spec.step_timeout_s is not None:
+    if spec.compiled_rollouts is False or spec.step_timeout_s is not None or spec.inference is not None:
         return False
-    if spec.inference is not None or not _plays_functional(spec):
+    if not _plays_functional(spec):
         return False
     # Imports JAX, as the environment has.
     from marlflow.policy.compiled_actor import CompiledActor
@@ -138,7 +138,8 @@ def compiles_rollouts(spec: RunSpec) -> bool:
 
 def _plays_functional(spec: RunSpec) -> bool:
     make = spec.make_env.make_batched if isinstance(spec.make_env, EnvMaker) else None
-    if make is None:
+    # An offline run plays nothing, whatever environment was recorded.
+    if make is None or spec.offline:
         return False
     env = make(1)
     try:

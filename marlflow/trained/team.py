@@ -254,9 +254,9 @@ class Team:
         """Return an agent's action for its observation, both as in the environment of `make_env`.
 
         Call `reset` at the start of an episode, and `act` once for each decision: memory is kept per agent (see
-        `forget`). `info` is the agent's, needed if the action mask is there and not in the observation; where
-        neither has one, all actions are legal. `policy` says
-        who plays the agent where a league or another matchmaker decides that. Raises InvalidInput.
+        `forget`). `info` is the agent's, needed if the action mask is there and not in the observation; where neither
+        has one, all actions are legal. `policy` says who plays the agent where a league or another matchmaker decides
+        that. Raises InvalidInput.
         """
         trained = self.player(agent, policy)
         row, mask = self._split(agent, trained, observation, info)
