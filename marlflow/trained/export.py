@@ -95,19 +95,19 @@ def export(
     target = team.run_dir / "exports" / name if file is None else Path(file)
     if target.suffix != f".{format}":
         raise ConfigInvalid([f"{target} must end with .{format}, or give another format"])
-    session = written(portable, target, format)
-    found = difference(trained, portable, session, check_rows(team, trained))
-    if found.largest > _MOST * (1.0 + found.magnitude):
-        raise MarlflowError(
-            f"{target} computes something else than policy {trained.name!r}: outputs differ by "
-            f"{found.largest:g}; the network does something that cannot be exported, such as calling numpy"
-        )
     description = target.with_name(f"{target.name}.json")
-    described = _described(team, trained, portable, target, found)
-    try:
-        description.write_text(json.dumps(described, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise ConfigInvalid([f"{description} cannot be written: {error.strerror}"]) from error
+    with written(portable, target, format) as session:
+        found = difference(trained, portable, session, check_rows(team, trained))
+        if found.largest > _MOST * (1.0 + found.magnitude):
+            raise MarlflowError(
+                f"{target} would compute something else than policy {trained.name!r}, and is not written: outputs "
+                f"differ by {found.largest:g}; the network does what cannot be exported, such as calling numpy"
+            )
+        described = _described(team, trained, portable, target, found)
+        try:
+            description.write_text(json.dumps(described, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise ConfigInvalid([f"{description} cannot be written: {error.strerror}"]) from error
     return Exported(target, description, found)
 
 

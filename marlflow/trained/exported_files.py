@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from errno import EISDIR
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -25,11 +27,12 @@ Session = Callable[[Mapping[str, Array]], dict[str, Array]]
 _EXTRA = ("onnx", "onnxscript")
 
 
-def written(portable: PortableActor, file: Path, format: str) -> Session:
-    """Write `portable` as `onnx` or `pt2`, and return a session that runs the file.
+@contextmanager
+def written(portable: PortableActor, file: Path, format: str) -> Iterator[Session]:
+    """Write `portable` as `onnx` or `pt2`, and yield a session that runs the file; after an exception, none is left.
 
-    Raises ConfigInvalid if a package is missing or the file cannot be written, MarlflowError if the network cannot be
-    converted.
+    A file that is there already is replaced when the block ends. Raises ConfigInvalid if a package is missing or the
+    file cannot be written, MarlflowError if the network cannot be converted.
     """
     missing = [name for name in _EXTRA if find_spec(name) is None] if format == "onnx" else []
     if missing:
@@ -39,11 +42,16 @@ def written(portable: PortableActor, file: Path, format: str) -> Session:
     progress("tracing the network")
     program = _program(portable)
     progress(f"writing {file.name}")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        return _onnx(portable, program, file) if format == "onnx" else _pt2(portable, program, file)
-    except OSError as error:
-        raise ConfigInvalid([f"{file} cannot be written: {error.strerror or error}"]) from error
+    write = _onnx if format == "onnx" else _pt2
+    with ExitStack() as stack:
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            if file.is_dir():
+                raise IsADirectoryError(EISDIR, os.strerror(EISDIR))
+            session = write(portable, program, stack.enter_context(replacing(file)))
+        except OSError as error:
+            raise ConfigInvalid([f"{file} cannot be written: {error.strerror or error}"]) from error
+        yield session
 
 
 def _program(portable: PortableActor) -> Any:
@@ -84,8 +92,7 @@ def _onnx(portable: PortableActor, program: Any, file: Path) -> Session:
     for value in (*converted.model.graph.inputs, *converted.model.graph.outputs):
         # Named by a number otherwise.
         value.shape[0] = "batch"
-    with replacing(file) as aside:
-        converted.save(str(aside), external_data=False)
+    converted.save(str(file), external_data=False)
     return _onnx_session(file)
 
 
@@ -107,8 +114,7 @@ def _pt2(portable: PortableActor, program: Any, file: Path) -> Session:
     # In memory first: torch's own writer ends in a traceback of C++ if the disk is full.
     encoded = io.BytesIO()
     torch.export.save(program, encoded)
-    with replacing(file) as aside:
-        aside.write_bytes(encoded.getbuffer())
+    file.write_bytes(encoded.getbuffer())
     module = torch.export.load(file).module()
     names = [port.name for port in portable.inputs]
 

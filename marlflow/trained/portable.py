@@ -5,7 +5,7 @@ Sampling is left to the caller: the module returns the parameters of the distrib
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -57,7 +57,9 @@ class PortableActor(nn.Module):
         self._head, self._spaces = head, spaces
         self._outputs = _outputs_of(head, spaces)
         self.has_memory = isinstance(network, RecurrentNetworkActor)
-        self.inputs = [_port(leaf, self._layout.form == "plain") for leaf in self._layout.leaves]
+        self.inputs = list[Port]()
+        for leaf in self._layout.leaves:
+            self.inputs.append(_port(leaf, self._layout.form == "plain", {port.name for port in self.inputs}))
         self._leaves = len(self.inputs)
         if isinstance(network, RecurrentNetworkActor):
             self.inputs.append(Port("memory", np.dtype(np.float32), network.memory_shape, "memory"))
@@ -138,8 +140,12 @@ class LeafRows:
         return self._leaves[index[1].start]
 
 
-def _port(leaf: Leaf, plain: bool) -> Port:
-    name = ".".join(["obs", *map(str, leaf.path)])
+def _port(leaf: Leaf, plain: bool, taken: Collection[str]) -> Port:
+    joined = ".".join(["obs", *map(str, leaf.path)])
+    # Keys with dots may join to the same name as nested ones.
+    name, at = joined, 2
+    while name in taken:
+        name, at = f"{joined}_{at}", at + 1
     return Port(name, leaf.dtype, leaf.space.shape or () if plain else leaf.shape, "observation", leaf)
 
 

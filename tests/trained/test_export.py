@@ -44,6 +44,7 @@ BOX = gym.Box(np.array([-2, -1, 0], np.float32), np.array([2, 3, 5], np.float32)
 PIXELS = gym.Box(0, 255, (12, 12, 3), np.uint8)
 NESTED = gym.Dict({"image": PIXELS, "x": gym.Box(-1, 1, (3,)), "kind": gym.Discrete(3, start=2)})
 FLAT = gym.Dict({"x": gym.Box(-1, 1, (3,)), "inner": gym.Tuple([gym.MultiDiscrete([3, 2]), gym.MultiBinary(2)])})
+DOTTED = gym.Dict({"a": gym.Dict({"b": gym.Box(-1, 1, (2,))}), "a.b": gym.Box(-1, 1, (3,)), "c d": gym.Discrete(3)})
 SMALL_CNN = mf.CNN((4,), (3,), (1,), (8,))
 SEATED: dict[str, Any] = {"num_agents": 2, "seats": (0,)}
 
@@ -54,6 +55,7 @@ CASES: dict[str, tuple[mf.Algorithm, Any, Spaces]] = {
     "nested": (mf.PPO(), SMALL_CNN, Spaces(NESTED, gym.Discrete(4))),
     "nested, dense": (mf.PPO(), SMALL, Spaces(NESTED, gym.Discrete(4))),
     "nested without pixels": (mf.PPO(), SMALL, Spaces(FLAT, gym.Discrete(4))),
+    "nested with dots": (mf.PPO(), SMALL, Spaces(DOTTED, gym.Discrete(4))),
     "nested numbers": (mf.PPO(), SMALL, Spaces(gym.Tuple([gym.Box(-1, 1, ()), gym.Discrete(3)]), gym.Discrete(4))),
     "double": (mf.PPO(), SMALL, Spaces(VECTOR, gym.Box(-0.1, 0.3, (2,), np.float64))),
     "double, squashed": (mf.SAC(), SMALL, Spaces(VECTOR, gym.Box(-0.1, 0.3, (2,), np.float64))),
@@ -122,11 +124,12 @@ def test_a_masked_action_is_never_the_greedy_one() -> None:
     assert not np.array_equal(action, expected_outputs(policy, portable, everything)["action"] - np.array([0, 2]))
 
 
-@pytest.mark.parametrize("case", ["sac Box", "nested", "LSTM", "tokens"])
+@pytest.mark.parametrize("case", ["sac Box", "nested", "nested with dots", "LSTM", "tokens"])
 def test_a_pt2_file_computes_it_too_in_batches_of_any_size(case: str, tmp_path: Path) -> None:
     policy = trained(*CASES[case])
     portable = portable_of(policy)
-    found = difference(policy, portable, written(portable, tmp_path / "agent.pt2", "pt2"), arbitrary_rows(policy, 70))
+    with written(portable, tmp_path / "agent.pt2", "pt2") as session:
+        found = difference(policy, portable, session, arbitrary_rows(policy, 70))
     assert (found.rows, found.of) == (70, "arbitrary")
     assert found.relative <= 1e-6
     assert found.actions == 0
@@ -283,10 +286,11 @@ def test_a_policy_that_adapts_while_it_acts_is_refused() -> None:
 def test_a_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exported_files, "find_spec", lambda name: None)
     portable = portable_of(trained(*CASES["ppo Box"]))
-    with pytest.raises(
-        mf.ConfigInvalid, match=r"needs onnx and onnxscript: pip install 'marlflow\[onnx\]'; format=pt2"
+    with (
+        pytest.raises(mf.ConfigInvalid, match=r"needs onnx and onnxscript: pip install 'marlflow\[onnx\]'; format=pt2"),
+        written(portable, tmp_path / "agent.onnx", "onnx"),
     ):
-        written(portable, tmp_path / "agent.onnx", "onnx")
+        pass
 
 
 def test_bad_words_of_the_command(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -318,9 +322,15 @@ def test_a_file_that_computes_something_else_is_an_error(
     portable = portable_of(policy)
     assert isinstance(portable, PortableActor)
     assert isinstance(portable.network, NetworkActor)
-    found = difference(policy, portable, written(portable, tmp_path / "agent.pt2", "pt2"), arbitrary_rows(policy, 70))
+    with written(portable, tmp_path / "agent.pt2", "pt2") as session:
+        found = difference(policy, portable, session, arbitrary_rows(policy, 70))
     assert found.largest == pytest.approx(1.0, abs=1e-5)
     monkeypatch.setattr("marlflow.trained.export.difference", lambda *_: found)
-    with pytest.raises(mf.MarlflowError, match="computes something else than policy 'prey': outputs differ by 1"):
-        mf.export(run, "prey", tmp_path / "prey.pt2", "pt2")
+    kept = tmp_path / "kept" / "prey.pt2"
+    kept.parent.mkdir()
+    kept.write_text("an export of before")
+    with pytest.raises(mf.MarlflowError, match=r"else than policy 'prey', and is not written: .* differ by 1"):
+        mf.export(run, "prey", kept, "pt2")
+    assert [path.name for path in kept.parent.iterdir()] == ["prey.pt2"]
+    assert kept.read_text() == "an export of before"
     assert algorithm.name == "ppo"
