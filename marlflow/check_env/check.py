@@ -43,18 +43,19 @@ def check_environment(env: Env, episodes: int = 200, seed: int = 0, budget_s: fl
     env = played_environment(env)
     progress("opening the environment")
     envs: list[Any] = []
+    findings = Findings(environment_name(env))
 
     def make_first() -> Any:
-        envs.append(as_pettingzoo(environment_maker(env)()))
+        made = environment_maker(env)()
+        findings.kind = _kind(made)
+        envs.append(as_pettingzoo(made))
         return envs[-1]
 
     # Warnings of the environment become notes of the result.
-    findings = Findings(environment_name(env))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         try:
             with opened(make_first, env) as adapter:
-                findings.kind = _kind(envs[0])
                 findings.agents = tuple(adapter.agents)
                 state = _state_space(adapter, findings)
                 findings.state = None if state is None else f"{state.dtype} {state.shape}"
@@ -65,7 +66,6 @@ def check_environment(env: Env, episodes: int = 200, seed: int = 0, budget_s: fl
             if not isinstance(error.__cause__, EnvironmentFailed):
                 raise
             # The environment was created, but failed when it was opened.
-            findings.kind = _kind(envs[0])
             findings.failed(error.__cause__)
         else:
             _try(env, seats, episodes, seed, budget_s, findings)
@@ -152,7 +152,7 @@ def _drawn_difference(env: Env, make_env: Callable[[], Any], seed: int, notes: l
 
 
 def _kind(env: Any) -> Kind:
-    return "AEC" if isinstance(env, AECEnv) else "Parallel"
+    return "AEC" if isinstance(env, AECEnv) or getattr(env, "turn_based", False) else "Parallel"
 
 
 def _state_space(adapter: EnvAdapter, findings: Findings) -> gym.Box | None:

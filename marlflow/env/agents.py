@@ -137,13 +137,16 @@ def declared_agents(env: Any) -> Sequence[str]:
     return agents
 
 
-def name_problem(agent: object, others: Container[str]) -> str | None:
-    """Return why `agent` cannot be the name of an agent besides `others`; None if it can."""
+_WHERE = "possible_agents, agents and all dicts by agent, or put wrappers=named_agents first"
+
+
+def name_problem(agent: object, others: Container[str], where: str = _WHERE) -> str | None:
+    """Return why `agent` cannot be the name of an agent besides `others`; None if it can. `where` to change it."""
     if not isinstance(agent, str):
         name = f"agent_{agent if hasattr(agent, '__index__') else 0}"
         return (
             f"agent {agent!r} is of type {type(agent).__name__}, and agents are named by text; give it a name such as "
-            f"{name!r}, in possible_agents, agents and all dicts by agent, or put wrappers=named_agents first"
+            f"{name!r}, in {where}"
         )
     return f"two agents are named {agent!r}: give each a name of its own" if agent in others else None
 

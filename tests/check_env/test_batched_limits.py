@@ -78,3 +78,21 @@ def test_observations_in_parts_are_refused_before_the_run(space):
     )
     with pytest.raises(mf.ConfigInvalid, match=re.escape(expected)):
         ready(mf.Experiment(mf.Env(InParts)))
+
+
+@pytest.mark.parametrize("turn_based", [False, True])
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"groups": {"boat": [0, 1]}}, r"agent 0 is of type int, .* such as 'agent_0', in possible_agents and groups"),
+        ({"groups": {"boat": ["a", "b"], "raft": ["b"]}}, "two agents are named 'b'"),
+        ({"space": spaces.Dict({"place": Drift.space})}, "agents of group 'boat' observe a Dict"),
+        ({"reset": lambda *_: 1 / 0}, "ZeroDivisionError"),
+    ],
+)
+def test_check_env_says_why_a_batched_environment_cannot_be_opened(changes, message, turn_based):
+    faulty = type("Faulty", (Drift,), {**changes, "turn_based": turn_based})
+    trial = mf.check_environment(mf.Env(faulty, num_envs=1), 4, 3)
+    assert not trial.ready
+    assert trial.kind == ("AEC" if turn_based else "Parallel")
+    assert any(re.search(message, str(problem)) for problem in trial.problems), trial.problems

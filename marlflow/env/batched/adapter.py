@@ -42,7 +42,7 @@ class BatchedAdapter(LocatedEnv):
 
     def _check_agents(self) -> None:
         for number, agent in enumerate(self._agents):
-            if problem := name_problem(agent, self._agents[:number]):
+            if problem := name_problem(agent, self._agents[:number], "possible_agents and groups"):
                 raise self._location.broken(problem)
         if sorted(self._place) != sorted(self._agents) or sum(map(len, self._env.groups.values())) != len(self._agents):
             reason = f"each of possible_agents {self._agents} must be in exactly one of groups {dict(self._env.groups)}"
