@@ -124,7 +124,7 @@ def misspelled_key(path: str, key: str, known: Collection[str], owner: str) -> s
     """
     close = nearest(key, known)
     if close is None:
-        return f"there is no {path}; {owner} takes {enumerated(known) or 'nothing'}"
+        return f"there is no {path}; {owner} takes {enumerated(list(dict.fromkeys(known))) or 'nothing'}"
     return f"there is no {path}; did you mean {path.removesuffix(key) + close!r}?"
 
 
