@@ -6,6 +6,7 @@ control service (GCS) has not answered for 60 s.
 
 from __future__ import annotations
 
+import logging
 import re
 import signal
 import socket
@@ -16,6 +17,8 @@ import ray
 
 from marlflow.runtime.ray.private_api import own_node
 
+log = logging.getLogger("marlflow")
+
 DAEMON_POLL_S = 0.5
 """Seconds between two checks of this machine's daemons."""
 CONNECT_POLL_S = 2.0
@@ -23,6 +26,8 @@ CONNECT_POLL_S = 2.0
 MAX_FAILED_CONNECTS = 5
 """Failed connections in a row after which a server counts as lost: 10 to 20 s, since a GCS may restart."""
 CONNECT_TIMEOUT_S = 2.0
+PATIENCE_S = 20.0
+"""Seconds that a run has to end after a loss, before the log says that it cannot: then it waits in a call of Ray's."""
 _ESSENTIAL = {"raylet": "raylet", "gcs_server": "control service (GCS)"}
 
 _KNOWN_CAUSES = {
@@ -33,7 +38,10 @@ _KNOWN_CAUSES = {
 
 
 class Watch:
-    """Polls `find_loss` in a thread; calls `on_loss` once with its first result, which becomes `loss`."""
+    """Polls `find_loss` in a thread; calls `on_loss` once with its first result, which becomes `loss`.
+
+    If it is not closed soon after, it logs the loss: Ray then ends the process, without a word of what happened.
+    """
 
     def __init__(self, find_loss: Callable[[], str | None], on_loss: Callable[[str], None], every_s: float) -> None:
         self._find_loss = find_loss
@@ -54,6 +62,8 @@ class Watch:
             if (loss := self._find_loss()) is not None:
                 self.loss = loss
                 self._on_loss(loss)
+                if not self._closed.wait(PATIENCE_S):
+                    log.error("%s, and Ray may end this run within a minute: marlflow resume goes on", loss)
                 return
 
 

@@ -19,7 +19,7 @@ from ray._private import services, worker
 
 from marlflow.base.errors import ActorLost, RuntimeFailed
 from marlflow.runtime.forked.template import kill_sessions
-from marlflow.runtime.ray import runtime
+from marlflow.runtime.ray import health, runtime
 from marlflow.runtime.ray.actors import cause
 from marlflow.runtime.ray.health import MAX_FAILED_CONNECTS, Endpoints, Watch, dead_daemon
 from marlflow.runtime.ray.local_ray import start_local
@@ -39,6 +39,18 @@ def test_a_loss_is_told_once_and_remembered() -> None:
     assert is_told.wait(60)
     watch.close()
     assert (told, watch.loss) == (["the raylet is gone"], "the raylet is gone")
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_loss_is_logged_if_the_run_does_not_end(ends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    logged, is_told, is_logged = list[Any](), threading.Event(), threading.Event()
+    monkeypatch.setattr(health, "PATIENCE_S", 3600.0 if ends else 0.0)
+    monkeypatch.setattr(health.log, "error", lambda *words: (logged.append(words), is_logged.set()))
+    watch = Watch(lambda: "the raylet is gone", lambda _: is_told.set(), every_s=0.0)
+    assert is_told.wait(60)
+    assert ends or is_logged.wait(60)
+    watch.close()
+    assert [words[1] for words in logged] == ["the raylet is gone"] * (not ends)
 
 
 def test_a_watch_that_is_closed_looks_no_more() -> None:
