@@ -159,7 +159,8 @@ def _compared(case: str, stage: Team, policy: TrainedPolicy, parameters: str, py
     portable, rows = portable_of(policy), played_rows(stage, policy, ROWS)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "policy.onnx"
-        written(portable, file, "onnx")
+        with written(portable, file, "onnx"):
+            pass  # The file has its name when the block ends.
         with outside(file, python) as session:
             found = difference(policy, portable, session, rows)
             ran = session(portable.inputs_of(rows.obs, rows.memory, rows.mask))

@@ -115,7 +115,8 @@ def _pt2(portable: PortableActor, program: Any, file: Path) -> Session:
     encoded = io.BytesIO()
     torch.export.save(program, encoded)
     file.write_bytes(encoded.getbuffer())
-    module = torch.export.load(file).module()
+    # A buffer: torch wants files to end in .pt2, and this one gets its name once it is compared.
+    module = torch.export.load(io.BytesIO(file.read_bytes())).module()
     names = [port.name for port in portable.inputs]
 
     def run(inputs: Mapping[str, Array]) -> dict[str, Array]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -125,11 +126,16 @@ def test_a_masked_action_is_never_the_greedy_one() -> None:
 
 
 @pytest.mark.parametrize("case", ["sac Box", "nested", "nested with dots", "LSTM", "tokens"])
-def test_a_pt2_file_computes_it_too_in_batches_of_any_size(case: str, tmp_path: Path) -> None:
+def test_a_pt2_file_computes_it_too_in_batches_of_any_size(
+    case: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Torch warns there of a file whose name does not end in .pt2.
+    monkeypatch.setattr(logging.getLogger("torch.export.pt2_archive._package"), "handlers", [caplog.handler])
     policy = trained(*CASES[case])
     portable = portable_of(policy)
     with written(portable, tmp_path / "agent.pt2", "pt2") as session:
         found = difference(policy, portable, session, arbitrary_rows(policy, 70))
+    assert not [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert (found.rows, found.of) == (70, "arbitrary")
     assert found.relative <= 1e-6
     assert found.actions == 0
