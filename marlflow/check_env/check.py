@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from gymnasium import spaces as gym
-from pettingzoo import AECEnv
+from pettingzoo import AECEnv, ParallelEnv
 
 from marlflow.base.errors import ConfigInvalid, EnvironmentFailed, MarlflowError
 from marlflow.base.progress import progress
@@ -24,6 +24,7 @@ from marlflow.config.environment import environment_maker, environment_name, ope
 from marlflow.config.experiment import Env
 from marlflow.config.records import played_environment
 from marlflow.env import EnvAdapter
+from marlflow.env.batched.protocol import BatchedEnv
 from marlflow.env.batched.single import as_pettingzoo
 from marlflow.env.make import render_modes
 from marlflow.env.wrappers.managed_aec import managed_of
@@ -152,7 +153,9 @@ def _drawn_difference(env: Env, make_env: Callable[[], Any], seed: int, notes: l
 
 
 def _kind(env: Any) -> Kind:
-    return "AEC" if isinstance(env, AECEnv) or getattr(env, "turn_based", False) else "Parallel"
+    if isinstance(env, AECEnv | ParallelEnv):
+        return "AEC" if isinstance(env, AECEnv) else "Parallel"
+    return "AEC" if isinstance(env, BatchedEnv) and env.turn_based else "Parallel"
 
 
 def _state_space(adapter: EnvAdapter, findings: Findings) -> gym.Box | None:

@@ -29,10 +29,11 @@ _EXTRA = ("onnx", "onnxscript")
 
 @contextmanager
 def written(portable: PortableActor, file: Path, format: str) -> Iterator[Session]:
-    """Write `portable` as `onnx` or `pt2`, and yield a session that runs the file; after an exception, none is left.
+    """Write `portable` as `onnx` or `pt2`, and yield a session that runs the file.
 
-    A file that is there already is replaced when the block ends. Raises ConfigInvalid if a package is missing or the
-    file cannot be written, MarlflowError if the network cannot be converted.
+    The file gets its name when the block ends; after an exception there is none, or the earlier one. Raises
+    ConfigInvalid if a package is missing or the file cannot be written, MarlflowError if the network cannot be
+    converted.
     """
     missing = [name for name in _EXTRA if find_spec(name) is None] if format == "onnx" else []
     if missing:

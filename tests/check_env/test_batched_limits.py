@@ -8,6 +8,7 @@ from gymnasium import spaces
 
 import marlflow as mf
 from marlflow.checks.validation import ready
+from tests.check_env.trial_environments import Relay
 
 NEITHER = "episodes of the environment depend on more than their seeds"
 
@@ -96,3 +97,10 @@ def test_check_env_says_why_a_batched_environment_cannot_be_opened(changes, mess
     assert not trial.ready
     assert trial.kind == ("AEC" if turn_based else "Parallel")
     assert any(re.search(message, str(problem)) for problem in trial.problems), trial.problems
+
+
+def test_an_attribute_turn_based_does_not_make_a_pettingzoo_environment_turn_based():
+    class Named(Relay):
+        turn_based = True
+
+    assert mf.check_environment(mf.Env(Named), 2, 3).kind == "Parallel"
