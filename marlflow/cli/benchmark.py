@@ -104,7 +104,7 @@ def _plan(arguments: Arguments) -> BenchmarkPlan:
     ]
     if problems:
         raise ConfigInvalid(problems)
-    # A first look has a folder of its own, as its runs have other settings.
+    # Another budget has a folder of its own, as its runs have other settings.
     cut = "" if arguments["budget"] == 1 else f"_budget_{arguments['budget']:g}"
     return BenchmarkPlan(
         suite,
@@ -126,7 +126,7 @@ def _described(
 ) -> str:
     from marlflow.html_report.texts import count
 
-    cut = "" if plan.budget == 1 else f", {plan.budget:g} of what the suite says"
+    cut = "" if plan.budget == 1 else f", {plan.budget:g} times what the suite gives"
     parts = [
         f"{plan.suite.name}: {count(len(plan.tasks), 'task')}, {count(len(plan.algorithms), 'algorithm')}, "
         f"{count(len(plan.seeds), 'seed')}: {count(len(runs), 'run')}, "
@@ -194,7 +194,8 @@ others from their checkpoints; a folder whose runs have other settings is refuse
 
 budget=0.01 is a first look: each run has a hundredth of its env steps, and its schedules are as much shorter.
 Batches, replays and warm-ups stay as they are, so learners see few updates: that shows that everything runs, and
-says little of who is better. The report says so too.
+says little of who is better. budget=2 gives each run twice its env steps, and its schedules are twice as long. The
+report says so too.
 
 It prints the scores, and writes into dir:
   report.html  scores with 95 % intervals over seeds; over all tasks interquartile means of normalized scores,
@@ -215,7 +216,7 @@ COMMAND = Command(
         Option("tasks", "tasks of the suite; by default all", value="NAMES", several=True),
         Option("seeds", "number of seeds", "whole number", "N", 5, low=1),
         Option("first_seed", "the first seed", "whole number", "N", 0, low=0),
-        Option("budget", "share of the env steps of each run", "number", "X", 1.0, low=1e-9, high=1),
+        Option("budget", "times the env steps that the suite gives a run", "number", "X", 1.0, low=1e-9, high=1000),
         Option("episodes", "episodes that score a run", "whole number", "N", 100, low=1),
         Option("jobs", "runs at a time; by default one for each CPU", "whole number", "N", low=1),
         Option("dir", "folder of the runs and the report; by default runs/benchmark/NAME", value="FOLDER"),

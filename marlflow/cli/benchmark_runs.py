@@ -74,7 +74,7 @@ class BenchmarkRun:
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkPlan:
-    """The chosen tasks and algorithms of a suite, seeds, and the share of the env steps of each run."""
+    """The chosen tasks and algorithms of a suite, seeds, and the factor of the suite's env steps."""
 
     suite: Suite
     tasks: Sequence[str]
@@ -123,13 +123,13 @@ class BenchmarkPlan:
             raise ConfigInvalid([f"a run needs an end in env steps, and stop.env_steps is {env_steps}"])
         if self.budget == 1:
             return ready, int(env_steps)
-        cut = max(1, round(self.budget * env_steps))
+        changed = max(1, round(self.budget * env_steps))
         values = plain_values(ready.config)
-        shorter = [
+        schedules = [
             *scaled_schedules(values, self.budget),
             *_scaled_defaults(read(ready.config, []), values, self.budget),
         ]
-        return _prepared([*overrides, f"stop.env_steps={cut}", *shorter], self.config_dirs), cut
+        return _prepared([*overrides, f"stop.env_steps={changed}", *schedules], self.config_dirs), changed
 
 
 def _prepared(overrides: list[str], config_dirs: Sequence[str]) -> Prepared:
@@ -297,7 +297,7 @@ def _are_texts(value: Any) -> bool:
 
 
 def scaled_schedules(config: Any, factor: float, path: str = "") -> Iterator[str]:
-    """Yield overrides that shorten each schedule with `agent_steps` or `at_agent_steps` by a factor.
+    """Yield overrides that multiply the `agent_steps` or `at_agent_steps` of each schedule by a factor.
 
     `config` has plain values.
     """
@@ -321,17 +321,17 @@ def _scaled(steps: Any, factor: float) -> int | list[int]:
 
 
 def _scaled_defaults(value: Any, config: Any, factor: float, path: str = "") -> Iterator[str]:
-    """Yield overrides that give each schedule that is a default of a class, and not in `config`, shortened."""
+    """Yield overrides that give each schedule that is a default of a class, and not in `config`, scaled."""
     for key, one in (value if isinstance(value, Mapping) else _settings(value)).items():
         here = f"{path}.{key}" if path else str(key)
         if isinstance(config, dict) and key in config:
             yield from _scaled_defaults(one, config[key], factor, here)
         elif isinstance(one, Schedule):
             settings = _settings(one)
-            shorter = {name: _scaled(steps, factor) for name, steps in settings.items() if name in _LENGTHS}
-            if shorter:
+            lengths = {name: _scaled(steps, factor) for name, steps in settings.items() if name in _LENGTHS}
+            if lengths:
                 target = f"{type(one).__module__}.{type(one).__qualname__}"
-                made = ", ".join(f"{name}: {json.dumps(of)}" for name, of in {**settings, **shorter}.items())
+                made = ", ".join(f"{name}: {json.dumps(of)}" for name, of in {**settings, **lengths}.items())
                 yield f"+{here}={{{TARGET}: {target}, {made}}}"
 
 

@@ -35,7 +35,7 @@ _ENOUGH_SEEDS = 5
 class SuiteScores:
     """The scores of a benchmark, by task and algorithm one for each run; `limits` of a task are the scores 0 and 1.
 
-    `about` are sentences on how scores were made; `budget` is the share of the env steps that runs had; `env_steps` of
+    `about` are sentences on how scores were made; runs had `budget` times the suite's env steps; `env_steps` of
     a run are by task and algorithm. `missing` are the names of runs without a score.
     """
 
@@ -135,11 +135,13 @@ def write_suite_report(scores: SuiteScores, results: SuiteResults, page: Path) -
 
 def notes_on(scores: SuiteScores) -> Iterator[str]:
     """Yield sentences on limits of the comparison."""
-    if scores.budget != 1:
+    if scores.budget < 1:
         yield (
             f"The budget was cut: runs had {scores.budget:g} of their env steps, and their schedules were shortened as "
             "much. Batches, replays and warm-ups were not, so this is a first look, and no result of the suite."
         )
+    elif scores.budget > 1:
+        yield f"Runs had {scores.budget:g} times the suite's env steps, and schedules as many times as long."
     if scores.missing:
         yield f"{texts.count(len(scores.missing), 'run')} failed, and left out: {'; '.join(scores.missing)}."
     if lacking := [one for one in scores.algorithms if one not in scores.compared]:

@@ -90,7 +90,7 @@ def test_a_benchmark_that_was_killed_and_interrupted_is_completed_and_reported_o
     killed = started(tmp_path, *WORDS, "jobs=2")
     assert killed.stdout is not None
     seen = [killed.stdout.readline()]
-    assert "own: 2 tasks, 2 algorithms, 2 seeds: 8 runs, 8,000 env steps, 0.05 of what the suite says" in seen[0]
+    assert "own: 2 tasks, 2 algorithms, 2 seeds: 8 runs, 8,000 env steps, 0.05 times what the suite gives" in seen[0]
     while not seen[-1].endswith("(1 of 8)\n"):
         seen.append(killed.stdout.readline())
     killed.kill()
@@ -161,7 +161,7 @@ def test_a_run_that_fails_stops_no_other_and_is_named(
         (["suite=cartpoles", "algorithms=pp,sac"], ["no algorithm 'pp'; did you mean 'ppo'?", "no algorithm 'sac'"]),
         (["suite=cartpoles", "tasks=three"], ["suite cartpoles has no task 'three'; there are two_carts, four_carts"]),
         (["suite=cartpoles", "algorithm=ppo"], ["has no option 'algorithm'; did you mean 'algorithms'?"]),
-        (["suite=cartpoles", "budget=2"], ["budget must be a number from 1e-09 to 1"]),
+        (["suite=cartpoles", "budget=0"], ["budget must be a number from 1e-09 to 1,000"]),
         (["suite=mine", "config_dir=nowhere"], ["nowhere does not exist"]),
     ],
 )
@@ -305,6 +305,14 @@ def test_schedules_of_a_class_are_shortened_too(suite: Path) -> None:
     shorter = "{_target_: marlflow.base.schedules.Linear, start: 1.0, end: 0.1, agent_steps: 200}"
     (run,) = plan.runs()
     assert f"+policies.cart.algorithm.epsilon={shorter}" in run.words
+
+
+def test_a_larger_budget_has_more_env_steps_and_longer_schedules(suite: Path) -> None:
+    folders = [str(suite.parent.parent)]
+    (run,) = BenchmarkPlan(read_suite("lbf", folders), ["10x10-3p-3f"], ["ppo"], [1], 2.0, folders, suite.parent).runs()
+    assert run.env_steps == 20_000_000
+    assert "stop.env_steps=20000000" in run.words
+    assert "policies.agent.algorithm.learning_rate.agent_steps=60000000" in run.words
 
 
 def test_a_suite_is_no_part_of_a_run(marlflow: Marlflow) -> None:

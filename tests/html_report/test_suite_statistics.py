@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -81,3 +82,6 @@ def test_scores_are_normalized_by_task_and_gaps_are_named() -> None:
     notes = " ".join(notes_on(made))
     assert "1 run failed, and left out: y on b." in notes
     assert "y: without a score on each task" in notes
+    assert "budget" not in notes
+    assert "The budget was cut: runs had 0.25 of their env steps" in " ".join(notes_on(replace(made, budget=0.25)))
+    assert "Runs had 2 times the suite's env steps" in " ".join(notes_on(replace(made, budget=2.0)))
