@@ -298,8 +298,10 @@ class DealtWorkers:
 class DistinctMembers:
     """Limits the matchups that one worker has to at most `limit` different frozen entries; `earlier` ones stay.
 
-    A matchup beyond the limit is replaced by an earlier one with versions of the same policies. Over many rounds,
-    entries are dealt as often as without a limit. `policy_of` has the policy of each frozen entry.
+    The first matchups stay as they are dealt, until they have `limit` frozen entries, an entry that is dealt again
+    counted again. Each of the others repeats one of them with the same live policies in the same seats. So what stays
+    depends on how many entries are dealt, and not on which: over many rounds, each is dealt as often as without a
+    limit. `policy_of` has the policy of each frozen entry.
 
     >>> of = {"main@1": "main", "main@2": "main", "main@3": "main"}
     >>> members = DistinctMembers(2, of, [{"a": "main", "b": "main@1"}, {"a": "main", "b": "main@2"}])
@@ -311,30 +313,33 @@ class DistinctMembers:
 
     def __init__(self, limit: int, policy_of: Mapping[str, str], earlier: Iterable[Matchup]) -> None:
         self._limit, self._policy_of = limit, policy_of
-        self._seated: dict[str, None] = {}
-        self._alike: dict[tuple[tuple[str, bool], ...], list[Matchup]] = {}
+        # An entry as often as it was dealt.
+        self._seated: list[str] = []
+        self._alike: dict[tuple[str | None, ...], list[Matchup]] = {}
         for matchup in earlier:
             self._include(matchup)
 
-    def _include(self, matchup: Matchup) -> None:
-        self._seated.update((name, None) for name in matchup.values() if name in self._policy_of)
-        self._alike.setdefault(self._kind(matchup), []).append(matchup)
+    def _frozen_in(self, matchup: Matchup) -> set[str]:
+        return {name for name in matchup.values() if name in self._policy_of}
 
-    def _kind(self, matchup: Matchup) -> tuple[tuple[str, bool], ...]:
-        return tuple((self._policy_of.get(name, name), name in self._policy_of) for name in matchup.values())
+    def _include(self, matchup: Matchup) -> None:
+        self._seated += sorted(self._frozen_in(matchup))
+        self._alike.setdefault(self._live_in(matchup), []).append(matchup)
+
+    def _live_in(self, matchup: Matchup) -> tuple[str | None, ...]:
+        return tuple(None if name in self._policy_of else name for name in matchup.values())
 
     def limited(self, matchup: Matchup, draw: int) -> Matchup:
         """Return `matchup`, or one within the limit, which the number `draw` chooses."""
-        new = {name for name in matchup.values() if name in self._policy_of and name not in self._seated}
-        if len(self._seated) + len(new) > self._limit:
-            if alike := self._alike.get(self._kind(matchup)):
+        if (frozen := self._frozen_in(matchup)) and len(self._seated) + len(frozen) > self._limit:
+            if alike := self._alike.get(self._live_in(matchup)):
                 return alike[draw % len(alike)]
             matchup = {agent: self._instead(name, draw) for agent, name in matchup.items()}
         self._include(matchup)
         return matchup
 
     def _instead(self, name: str, draw: int) -> str:
-        if name not in self._policy_of or name in self._seated:
+        if name not in self._policy_of:
             return name
         others = [other for other in self._seated if self._policy_of[other] == self._policy_of[name]]
         # If no version of the policy is seated, the policy itself.
