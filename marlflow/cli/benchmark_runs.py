@@ -369,20 +369,19 @@ class BenchmarkScores:
     def __init__(self, plan: BenchmarkPlan, runs: Sequence[BenchmarkRun], episodes: int) -> None:
         self._plan, self._runs, self._episodes = plan, runs, episodes
         self._path = plan.folder / SCORES
-        self._all = {(one.task, one.algorithm, one.seed): one for one in _read_scores(self._path)}
+        self._all = {(one.task, one.algorithm, one.seed): self._renormalized(one) for one in _read_scores(self._path)}
         for run in runs:
             known = self._all.get((run.task, run.algorithm, run.seed))
-            if known is None:
-                continue
-            # The limits of the task may be others than before.
-            row = self._row(run, known.score)
-            if run.state == "complete" and replace(known, normalized=row.normalized) == row:
-                self._all[run.task, run.algorithm, run.seed] = row
-            else:
+            if known is not None and not (run.state == "complete" and known == self._row(run, known.score)):
                 del self._all[run.task, run.algorithm, run.seed]
 
     def __contains__(self, run: BenchmarkRun) -> bool:
         return (run.task, run.algorithm, run.seed) in self._all
+
+    def _renormalized(self, row: RunScore) -> RunScore:
+        # The limits of the task may be others than before.
+        task = self._plan.suite.tasks.get(row.task)
+        return row if task is None else replace(row, normalized=task.normalized(row.score))
 
     def _row(self, run: BenchmarkRun, score: float) -> RunScore:
         suite = self._plan.suite

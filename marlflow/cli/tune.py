@@ -26,7 +26,7 @@ from marlflow.cli.options import Arguments, Command, Option
 from marlflow.cli.sweep import Sweep, exit_code, objective_problems, records_in
 from marlflow.cli.sweep_records import JobRecord, best_of, read_records
 from marlflow.cli.tune_population import TrialPopulation, fixed_problems, sweeps_of
-from marlflow.cli.tune_trial import TuneTrial
+from marlflow.cli.tune_trial import PAUSED, TuneTrial
 from marlflow.config.checked import CheckedExperiment
 from marlflow.config.compose import composing, config_loader
 from marlflow.config.experiment import Experiment
@@ -88,8 +88,7 @@ def _run(
             str(sweep.config.objective),
         )
         try:
-            end = None if population is None else f"stop.env_steps={population.most}"
-            with _shown_as_they_end(records, end) as show:
+            with _shown_as_they_end(records) as show:
                 runs = [trial] if population is None else _generations(trial, population, show)
                 own = sweep.folder / ".tune"
                 ended_by = run_trials(runs, len(jobs), asha, sweep.direction, parallel, own, trial.end_soon)
@@ -107,10 +106,12 @@ def _run(
 
 def _generations(trial: TuneTrial, population: TrialPopulation, show: Callable[[], None]) -> Iterator[TuneTrial]:
     for jobs, until, is_resumed in population.generations(trial.folder, trial.records):
-        end = [f"stop.env_steps={until}", *(population.at_pauses if until < population.most else ())]
-        fixed = trial.fixed | {word.partition("=")[0] for word in end}
-        with_end = tuple((*job, *end) for job in jobs)
-        yield replace(trial, jobs=with_end, fixed=fixed, is_resumed=is_resumed)
+        is_last = until == population.most
+        added = () if is_last else population.at_pauses
+        fixed = trial.fixed | {word.partition("=")[0] for word in added}
+        of_jobs = tuple((*job, *added) for job in jobs)
+        pauses_at = None if is_last else until
+        yield replace(trial, jobs=of_jobs, fixed=fixed, is_resumed=is_resumed, pauses_at=pauses_at)
         # Before the copies are printed; the next records take the place of these.
         show()
 
@@ -210,6 +211,13 @@ def _population(
             ]
         )
     sweeps = sweeps_of(_overrides(ready))
+    if any(len({job[at] for job in jobs}) > 1 for at, one in enumerate(sweeps) if one.key_or_group == "stop.env_steps"):
+        raise ConfigInvalid(
+            [
+                "scheduler=pbt compares trials at the same env steps, and stop.env_steps has several values; give it "
+                "one value, or use scheduler=asha"
+            ]
+        )
     if problems := list(fixed_problems(checked, jobs, sweeps, arguments["config_dir"])):
         raise ConfigInvalid(problems)
     # Callbacks may use evaluations, or ask for them.
@@ -245,8 +253,8 @@ def _cpus() -> int:
 
 
 @contextmanager
-def _shown_as_they_end(records: Path, end: str | None) -> Iterator[Callable[[], None]]:
-    """Print a line for each trial that has ended, or paused: by env steps, but not by its `end`.
+def _shown_as_they_end(records: Path) -> Iterator[Callable[[], None]]:
+    """Print a line for each trial that has ended, or paused.
 
     Gives a function that does so at once, for those that were not shown yet.
     """
@@ -258,7 +266,7 @@ def _shown_as_they_end(records: Path, end: str | None) -> Iterator[Callable[[], 
             for record in read_records(records):
                 if record.ended_by and (record.number, record.env_steps) not in shown:
                     shown.add((record.number, record.env_steps))
-                    print(_end_of(record, end), flush=True)
+                    print(_end_of(record), flush=True)
 
     def watch() -> None:
         while not finished.wait(_POLL_S):
@@ -274,11 +282,10 @@ def _shown_as_they_end(records: Path, end: str | None) -> Iterator[Callable[[], 
         show()
 
 
-def _end_of(record: JobRecord, end: str | None) -> str:
+def _end_of(record: JobRecord) -> str:
     objective = "-" if record.objective is None else f"{record.objective:,.6g}"
     at = "" if record.env_steps is None else f" at {record.env_steps:,} env steps"
-    is_pause = end is not None and record.ended_by.startswith("stop.env_steps=") and record.ended_by != end
-    how = "paused" if is_pause else f"ended by {record.ended_by}"
+    how = PAUSED if record.ended_by == PAUSED else f"ended by {record.ended_by}"
     return f"{record.name} {how}{at}, objective {objective}"
 
 
@@ -370,7 +377,8 @@ def jobs_of(overrides: Sequence[str], samples: int | None, seed: int) -> list[li
     generator = np.random.default_rng(seed)
     draws = [_draw(override) for override in parsed]
     is_listed = not any(override.is_interval_sweep() for override in parsed)
-    combinations = math.prod(map(len, _values(parsed))) if is_listed else math.inf
+    # Equal values in a list are one.
+    combinations = math.prod(len(set(values)) for values in _values(parsed)) if is_listed else math.inf
     jobs: list[list[str]] = []
     # Since each combination came equally often.
     drawn: set[tuple[str, ...]] = set()

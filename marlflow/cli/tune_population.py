@@ -99,7 +99,8 @@ def _near(override: Override, word: str, generator: np.random.Generator) -> str:
     At an end it is the one within; a whole number changes by 1 at least.
     """
     if not override.is_interval_sweep():
-        listed = [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
+        values = dict.fromkeys(override.sweep_string_iterator())
+        listed = [f"{override.get_key_element()}={value}" for value in values]
         if len(listed) == 1:
             return word
         at, step = listed.index(word), 1 if generator.random() < 0.5 else -1

@@ -22,21 +22,33 @@ from marlflow.cli.sweep_records import JobRecord, read_records
 from marlflow.config.compose import run_job
 from marlflow.driver.graceful_shutdown import REASON_OF
 from marlflow.driver.train import Result, resume, train
-from marlflow.observe.callback import Callback, StopRun
+from marlflow.observe.callback import Callback, RoundEvent, StopRun
 from marlflow.observe.report import Report, metric
+
+PAUSED = "paused"
+"""How a trial has ended that continues later."""
 
 
 class _JudgedReports(Callback):
-    """Gives each report's objective to the scheduler, and stops the run if the scheduler says so.
+    """Gives each report's objective to the scheduler, and stops the run if the scheduler says so, or to pause it.
 
     The scheduler gets no objective before the first update. Until then, trials with the same initial policy have the
     same episodes: a comparison would find them equal and stop none, and the next comparison comes many env steps later.
     """
 
     def __init__(
-        self, objective: str, reported: Callable[[int, float | None], bool], why_ended: Callable[[], str | None]
+        self,
+        objective: str,
+        reported: Callable[[int, float | None], bool],
+        why_ended: Callable[[], str | None],
+        pauses_at: int | None,
     ) -> None:
         self._objective, self._reported, self._why_ended = objective, reported, why_ended
+        self._pauses_at = pauses_at
+
+    def played(self, round: RoundEvent) -> StopRun | None:
+        # Not by stop.env_steps, of which settings such as a league's intervals may be a share.
+        return StopRun(PAUSED) if self._pauses_at is not None and round.env_steps >= self._pauses_at else None
 
     def reported(self, record: Report) -> StopRun | None:
         value = metric(record, self._objective)
@@ -52,7 +64,7 @@ class TuneTrial:
     """The trials that an actor runs: `jobs` are the overrides of all trials; `fixed` keys are the same in each.
 
     `folder` is the sweep's folder, `records` is where each trial writes its record, `cwd` the command's folder. If
-    `is_resumed`, trials continue in their folders.
+    `is_resumed`, trials continue in their folders; they pause after the round that reaches the env steps `pauses_at`.
     """
 
     jobs: tuple[tuple[str, ...], ...]
@@ -63,6 +75,7 @@ class TuneTrial:
     cwd: str
     objective: str
     is_resumed: bool = False
+    pauses_at: int | None = None
 
     def end_soon(self, number: int) -> None:
         """Let all trials end after their round because of a signal of this number."""
@@ -90,7 +103,8 @@ class TuneTrial:
         try:
             record.end(self._train(number, folder, reported))
             if record.ended_by.startswith("callbacks.tune:"):
-                record.ended_by = self.ended_by or record.ended_by
+                is_paused = record.ended_by == f"callbacks.tune: {PAUSED}"
+                record.ended_by = self.ended_by or (PAUSED if is_paused else record.ended_by)
         except MarlflowError as error:
             record.fail(failure(error).removeprefix("error: "), isinstance(error, InvalidInput))
         except Exception:  # noqa: BLE001  the command shows it
@@ -108,7 +122,7 @@ class TuneTrial:
             experiment = from_config(job, ready.problems)
             callbacks = {
                 **experiment.callbacks,
-                "tune": _JudgedReports(self.objective, reported, lambda: self.ended_by),
+                "tune": _JudgedReports(self.objective, reported, lambda: self.ended_by, self.pauses_at),
             }
             # Trials share the terminal, so they do not write to it.
             quiet = replace(experiment, callbacks=callbacks, log=replace(experiment.log, console="none"))

@@ -283,6 +283,7 @@ class LeagueMatchmaker(Matchmaker):
             "matches": self.matches.state(),
             "next_matches_at": self._next_matches_at,
             "mode": self._mode.state(),
+            **self._uneven_shares(),
             "turns": [[seat.policy, seat.role, count] for seat, count in self._deals.items()],
             "open": np.array(
                 [
@@ -298,6 +299,11 @@ class LeagueMatchmaker(Matchmaker):
             "epoch": self.epoch,
         }
 
+    def _uneven_shares(self) -> Mapping[str, dict[str, float]]:
+        # Left out if it says nothing new, so that checkpoints of versions without it can be resumed.
+        shares = {policy: share for policy, share in self._shares.items() if share != 1.0}
+        return {"shares": shares} if shares else {}
+
     def load_state(self, tree: Any) -> None:
         self.members.load_state(tree["members"])
         self.payoffs.load_state(tree["payoffs"])
@@ -308,8 +314,10 @@ class LeagueMatchmaker(Matchmaker):
         self._next_matches_at = min(tree["next_matches_at"], self._env_steps + (self._match_rules.interval() or 0))
         if tree["mode"] is not None:
             self._mode.load_state(tree["mode"])
-        # Only seats that exist now: a resumed run may have other shares, and so other seats.
-        deals = {LiveSeat(policy, role): count for policy, role, count in tree["turns"]}
+        # Only seats that exist now: a resumed run may have other shares, and so other seats. Turns are in proportion to
+        # shares from then on, and do not make up for others before.
+        is_as_before = tree.get("shares", {}) == self._uneven_shares().get("shares", {})
+        deals = {LiveSeat(policy, role): count for policy, role, count in tree["turns"] if is_as_before}
         self._deals = {seat: deals.get(seat, 0) for seat in self._deals}
         self._open = {}
         for env, episode, index in tree["open"].tolist():

@@ -16,7 +16,7 @@ from filelock import FileLock
 
 import marlflow as mf
 from marlflow.cli.benchmark_jobs import BenchmarkJob
-from marlflow.cli.benchmark_runs import BenchmarkPlan, read_suite, scaled_schedules
+from marlflow.cli.benchmark_runs import BenchmarkPlan, BenchmarkScores, read_suite, scaled_schedules
 from marlflow.league.comparison import mean_estimate
 from marlflow.observe.sinks import read_metrics
 from marlflow.runs.run_state import LOCK, run_state
@@ -313,6 +313,23 @@ def test_a_larger_budget_has_more_env_steps_and_longer_schedules(suite: Path) ->
     assert run.env_steps == 20_000_000
     assert "stop.env_steps=20000000" in run.words
     assert "policies.agent.algorithm.learning_rate.agent_steps=60000000" in run.words
+
+
+def test_scores_of_all_runs_are_normalized_by_the_limits_of_now(suite: Path, tmp_path: Path) -> None:
+    def plan(seeds: list[int], high: float) -> BenchmarkPlan:
+        values = yaml.safe_load(yaml.safe_dump(SUITE))
+        values["tasks"]["easy"]["high"] = high
+        suite.write_text(yaml.safe_dump(values))
+        folders = [str(suite.parent.parent)]
+        return BenchmarkPlan(read_suite("own", folders), ["easy"], ["a2c"], seeds, 1.0, folders, tmp_path)
+
+    before = plan([0, 1], 40)
+    scores = BenchmarkScores(before, before.runs(), 4)
+    for run in before.runs():
+        scores.add(run, 30.0)
+    now = plan([2], 60)
+    BenchmarkScores(now, now.runs(), 4).write()
+    assert [row["normalized"] for row in table(tmp_path / "scores.csv")] == ["0.25", "0.25"]
 
 
 def test_a_suite_is_no_part_of_a_run(marlflow: Marlflow) -> None:

@@ -36,6 +36,11 @@ def test_samples_of_lists_repeat_a_combination_only_after_all_others() -> None:
     assert len(set(map(tuple, drawn[12:]))) == 3
 
 
+def test_equal_values_of_a_list_are_one_combination() -> None:
+    drawn = [job[0] for job in jobs("+a.b=x,x,y", samples=6)]
+    assert [sorted(drawn[at : at + 2]) for at in (0, 2, 4)] == [["+a.b=x", "+a.b=y"]] * 3
+
+
 def test_samples_of_lists_are_equally_likely_and_few_of_many_take_no_longer() -> None:
     first = Counter(tuple(jobs(*LINES, samples=1, seed=seed)[0]) for seed in range(600))
     # 600 draws of 6: mean 100, standard deviation 9.1

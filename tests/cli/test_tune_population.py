@@ -14,10 +14,10 @@ from marlflow.checks.validation import from_config
 from marlflow.cli.arguments import Words
 from marlflow.cli.job import prepared
 from marlflow.cli.options import parse
-from marlflow.cli.sweep_records import JobRecord
+from marlflow.cli.sweep_records import JobRecord, read_records
 from marlflow.cli.tune import COMMAND, _generations, _jobs, _population, jobs_of
 from marlflow.cli.tune_population import TrialPopulation, _near, fixed_problems, sweeps_of
-from marlflow.cli.tune_trial import TuneTrial
+from marlflow.cli.tune_trial import PAUSED, TuneTrial
 from marlflow.config.compose import composing
 from marlflow.observe.sinks import read_metrics
 from marlflow.runs.checkpoint_format import notes_of
@@ -51,9 +51,11 @@ def test_a_copy_has_what_its_source_learned_with_settings_near_its_own(tmp_path:
     first, ran = [list(job) for job in of.jobs], []
     for jobs, until, is_resumed in of.generations(folder, records):
         ran.append((until, is_resumed))
-        words = tuple((*job, f"stop.env_steps={until}") for job in jobs)
+        words = tuple((*job, "stop.env_steps=500") for job in jobs)
         fixed = frozenset(word.partition("=")[0] for word in WORDS[:-2])
-        trial = TuneTrial(words, fixed, (), folder, records, str(Path.cwd()), "policies.cart.return_mean", is_resumed)
+        pauses_at = None if until == 500 else until
+        objective, cwd = "policies.cart.return_mean", str(Path.cwd())
+        trial = TuneTrial(words, fixed, (), folder, records, cwd, objective, is_resumed, pauses_at)
         if until == 400:
             (line,) = [json.loads(line) for line in (folder / "population.jsonl").read_text().splitlines()]
             copy, source = folder / str(line["trial"]), folder / str(line["source"])
@@ -66,6 +68,8 @@ def test_a_copy_has_what_its_source_learned_with_settings_near_its_own(tmp_path:
             assert line["score"] < line["source_score"]
         for number in range(len(jobs)):
             trial(number, lambda *_: True)
+        assert {record.ended_by for record in read_records(records)} == {PAUSED if pauses_at else "stop.env_steps=500"}
+        assert {newest(folder / str(number)).env_steps for number in range(len(jobs))} == {until}
     assert ran == [(200, False), (400, True), (500, True)]
     for number in range(4):
         steps = [report["env_steps"] for report in read_metrics(folder / str(number) / "metrics.jsonl")]
@@ -118,6 +122,7 @@ def test_who_copies_whom(direction: str, tmp_path: Path, monkeypatch: pytest.Mon
         ("choice(3)", "3", {"3"}),  # beside another key with several values
         ("2,4,8", "8", {"4"}),
         ("2,4,8", "4", {"2", "8"}),
+        ("2,4,4,8", "4", {"2", "8"}),
     ],
 )
 def test_a_value_near_another_is_another(sweep: str, value: str, near: set[str]) -> None:
@@ -185,6 +190,7 @@ PBT = ("scheduler=pbt", "policies.cart.algorithm.epochs=2,4")
         (["every_env_steps=99"], "; set every_env_steps=100, or lower rollouts.fragment_env_steps"),
         (["every_env_steps=301"], "at 301 env steps (every_env_steps), at the end of a round of 100, and stop.env_"),
         (["stop.env_steps=100"], "stop.env_steps=100; raise stop.env_steps"),
+        (["stop.env_steps=400,800"], "stop.env_steps has several values; give it one value, or use scheduler=asha"),
     ],
 )
 def test_an_interval_without_a_round_or_a_comparison_is_refused(
@@ -196,15 +202,16 @@ def test_an_interval_without_a_round_or_a_comparison_is_refused(
     assert not list(tmp_path.iterdir())
 
 
-def generations_of(tmp_path: Path, *words: str) -> tuple[TrialPopulation, list[list[str]]]:
-    """Return the population of a command, and what it adds to the first job in each generation."""
+def generations_of(tmp_path: Path, *words: str) -> tuple[TrialPopulation, list[tuple[int | None, list[str]]]]:
+    """Return the population of a command, and each generation's pause, and what it adds to the first job."""
     asked = parse(COMMAND, [*TUNE, "objective=policies.cart.return_mean", *PBT, *words])
     ready = prepared(Words(overrides=["runtime=inline", *asked.overrides], hydra_flags=["-m"]))
     jobs = _jobs(ready, asked)
     of = _population(check(from_config(ready.config, ready.problems)), ready, jobs, asked)
     assert of is not None
     trial = TuneTrial((), frozenset(), (), tmp_path, tmp_path, "", "")
-    return of, [list(each.jobs[0][len(jobs[0]) :]) for each in _generations(trial, of, lambda: None)]
+    generations = _generations(trial, of, lambda: None)
+    return of, [(each.pauses_at, list(each.jobs[0][len(jobs[0]) :])) for each in generations]
 
 
 def test_the_default_interval_is_a_tenth_in_whole_rounds(tmp_path: Path) -> None:
@@ -226,7 +233,7 @@ def test_a_pause_has_no_last_evaluation_unless_one_is_needed(
 ) -> None:
     _, added = generations_of(tmp_path, "every_env_steps=200", *words)
     none = [] if is_evaluated else ["evaluation.final_episodes=0"]
-    assert added == [["stop.env_steps=200", *none], ["stop.env_steps=400"]]
+    assert added == [(200, none), (None, [])]
 
 
 @pytest.mark.slow

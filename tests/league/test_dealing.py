@@ -79,6 +79,35 @@ def test_policies_have_games_by_their_shares_even_where_one_can_play_more_roles(
     assert (deals["any"], deals["prey"]) == games
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "games"),
+    [
+        ({"a": 1.0, "b": 1.0}, {"a": 3.0, "b": 1.0}, (75, 25)),
+        ({"a": 1.0, "b": 0.0}, {"a": 1.0, "b": 1.0}, (50, 50)),
+        ({"a": 2.0, "b": 1.0}, {"a": 1.0, "b": 1.0}, (50, 50)),
+    ],
+)
+def test_shares_that_a_resumed_run_changes_hold_from_then_on(
+    before: dict[str, float], after: dict[str, float], games: tuple[int, int]
+) -> None:
+    def resumed(tree: object, shares: dict[str, float]) -> LeagueMatchmaker:
+        matchmaker = matchmaker_of(members_of({"a": 0, "b": 0}), mf.NaiveSelfPlay(), shares=shares)
+        matchmaker.load_state(tree)
+        return matchmaker
+
+    def seats(matchmaker: LeagueMatchmaker, first: int, count: int) -> list[LiveSeat]:
+        episodes = (mf.EpisodeId(0, number) for number in range(first, first + count))
+        return [matchmaker._next_seat(episode, np.random.default_rng(0)) for episode in episodes]
+
+    first = matchmaker_of(members_of({"a": 0, "b": 0}), mf.NaiveSelfPlay(), shares=before)
+    seats(first, 0, 1001)
+    state = from_bytes(to_bytes(first.state()))
+    counts = Counter(seat.policy for seat in seats(resumed(state, after), 1001, 100))
+    assert (counts["a"], counts["b"]) == games
+    # With the shares of before, it goes on as it would have.
+    assert seats(resumed(state, before), 1001, 20) == seats(first, 1001, 20)
+
+
 def test_one_policy_against_its_past_has_each_seat_in_turn() -> None:
     dealt = deal(matchmaker_of(members_of({"main": 3})), 40)
     assert [matchup["player_0"] == "main" for matchup in dealt] == [True, False] * 20
