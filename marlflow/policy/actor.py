@@ -128,7 +128,7 @@ def as_scheduled(value: Scheduled) -> Scheduled:
 class NetworkActor(nn.Module):
     """An actor that has the parameters of its network.
 
-    A subclass defines `outputs` and `choose`; one that overrides `act` instead is never stacked.
+    A subclass defines `outputs` and `choose`; one that overrides `act` instead, or `load_flat`, is never stacked.
     """
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ from marlflow.base.observations import row_dtype
 from marlflow.compiled.counter_random import Bits64, CounterRandom
 from marlflow.compiled.rows import NO_PADDING
 from marlflow.compiled.tracing import Traced, traced, value_of
-from marlflow.policy.actor import Actor, NetworkActor, memory_shape_of
+from marlflow.policy.actor import Actor, NetworkActor, WeightedActor, memory_shape_of
 from marlflow.policy.box import BoxCoordinates, DeterministicActor, GaussianActor, SquashedGaussianActor
 from marlflow.policy.categorical import CategoricalActor, MultiCategoricalActor
 from marlflow.policy.q import QActor
@@ -289,6 +289,13 @@ _MOST_DIFFERENT = 1e-3
 """As a share of the largest output: rounding is a thousandth of it."""
 
 
+def _given_of(actor: Actor, parameters: Sequence[nn.Parameter]) -> Given:
+    arrays = [parameter.detach().cpu().numpy() for parameter in parameters]
+    # XLA multiplies faster by the transpose of torch's matrices. Copies, because the actor's parameters may change.
+    copies = tuple(array.T.copy() if array.ndim == 2 else array.copy() for array in arrays)
+    return Given(copies, {name: np.float32(value) for name, value in compiled_choice(actor).settings.items()})
+
+
 class StackedMember(NamedTuple):
     """A member of a stack: all its parameters, perhaps with others after them, and its scheduled values."""
 
@@ -354,31 +361,25 @@ class CompiledActor:
 
     def given(self) -> Given:
         """Return the current parameters and settings."""
-        settings = self.settings
-        arrays = [parameter.detach().cpu().numpy() for parameter in self._parameters]
-        # XLA multiplies faster by the transpose of torch's matrices. Copies, because the actor's parameters may change.
-        parameters = tuple(array.T.copy() if array.ndim == 2 else array.copy() for array in arrays)
-        return Given(parameters, {name: np.float32(value) for name, value in settings.items()})
-
-    @property
-    def settings(self) -> Mapping[str, float]:
-        """The current settings, by name."""
-        return compiled_choice(self._actor).settings
+        return _given_of(self._actor, self._parameters)
 
     def stacked(self, members: Sequence[StackedMember | None]) -> Given:
         """Return the parameters and settings of several members with this network, [E, ...] each; None is any."""
-        defaults, shapes = self.settings, [parameter.shape for parameter in self._parameters]
-        sizes = np.cumsum([0, *(parameter.numel() for parameter in self._parameters)])
-        flats = np.zeros((len(members), int(sizes[-1])), np.float32)
-        for number, member in enumerate(members):
+        # A copy, which is made each member in turn, as an actor of its own would be.
+        actor = copy.deepcopy(self._actor)
+        network = network_of(actor)
+        parameters = [] if network is None else in_flat_order(network)
+        size = sum(parameter.numel() for parameter in parameters)
+        of_members = []
+        for member in members:
             if member is not None:
-                flats[number] = member.flat[: flats.shape[1]]
-        parts = [part.reshape(-1, *of) for part, of in zip(np.split(flats, sizes[1:-1], 1), shapes, strict=True)]
-        scheduled = [{} if member is None else member.scheduled for member in members]
-        return Given(
-            tuple(part.swapaxes(1, 2).copy() if part.ndim == 3 else part for part in parts),
-            {name: np.array([of.get(name, value) for of in scheduled], np.float32) for name, value in defaults.items()},
-        )
+                actor.set_schedule(member.scheduled)
+                if parameters:
+                    cast("WeightedActor", actor).load_flat(member.flat[:size])
+            of_members.append(_given_of(actor, parameters))
+        stacks = zip(*(given.parameters for given in of_members), strict=True)
+        settings = {name: np.array([given.settings[name] for given in of_members]) for name in of_members[0].settings}
+        return Given(tuple(map(np.stack, stacks)), settings)
 
     def act_as(
         self, given: Given, members: Any, active: Any, obs: Any, action_mask: Any, memory: Any, random: CounterRandom

@@ -187,8 +187,9 @@ def members_of(make: Callable[[], Actor], like: Actor) -> ActingMembers:
     if isinstance(like, CohortActor):
         return like.members()
     network = like.inner if isinstance(like, WarmupActor) else like
-    # A subclass that overrides `act` may compute something else than outputs and choice.
-    if isinstance(network, NetworkActor) and type(network).act is NetworkActor.act:
+    # A subclass that overrides these may compute something else than outputs and choice, or load something else.
+    own = type(network)
+    if isinstance(network, NetworkActor) and own.act is NetworkActor.act and own.load_flat is NetworkActor.load_flat:
         return StackedMembers(make())
     return SeparateMembers(make)
 

@@ -19,7 +19,9 @@ if True:  # JAX reads its settings when it is imported
     import jax.numpy as jnp
 
     from marlflow.policy.categorical import CategoricalActor
-    from marlflow.policy.compiled_actor import CompiledActor, _running_sums, _sample
+    from marlflow.policy.compiled_actor import CompiledActor, StackedMember, _running_sums, _sample
+    from marlflow.policy.q import QActor
+    from marlflow.policy.tensors import in_flat_order
 
 
 @pytest.mark.parametrize("actions", [1, 32, 33, 500])
@@ -56,3 +58,36 @@ def test_an_actor_whose_outputs_differ_from_torchs_is_not_compiled(space: spaces
     CompiledActor(actor(1.0), space)
     with pytest.raises(NotCompiled, match="XLA computes other outputs of its network than torch, by 0"):
         CompiledActor(actor(1.01), space)
+
+
+class Doubled(QActor):
+    """Acts by twice the weights that it is given, and explores half as much as it is told."""
+
+    def load_flat(self, flat: Any) -> None:
+        super().load_flat(2.0 * flat)
+
+    def set_schedule(self, values: Any) -> None:
+        super().set_schedule(values)
+        self.epsilon = self.epsilon / 2
+
+
+def test_members_are_what_an_actor_makes_of_their_weights_and_schedules() -> None:
+    def actor() -> Doubled:
+        return Doubled(nn.Identity(), nn.Linear(4, 3))
+
+    live = actor()
+    before = live.flat()
+    compiled = CompiledActor(live, spaces.Box(-1.0, 1.0, (4,)))
+    flats = [np.arange(15, dtype=np.float32), np.ones(17, np.float32)]  # of a league, another network's may follow
+    members = [StackedMember(flats[0], {"epsilon": 0.4}), None, StackedMember(flats[1], {"epsilon": 0.2})]
+    given = compiled.stacked(members)
+    for number, member in enumerate(members):
+        if member is None:
+            continue
+        own = actor()
+        own.set_schedule(member.scheduled)
+        own.load_flat(member.flat[:15])
+        for stack, parameter in zip(given.parameters, in_flat_order(own), strict=True):
+            np.testing.assert_array_equal(stack[number], parameter.detach().numpy().T)
+        assert given.settings["epsilon"][number] == np.float32(own.epsilon)
+    np.testing.assert_array_equal(live.flat(), before)

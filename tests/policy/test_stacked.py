@@ -257,6 +257,26 @@ class Stubborn(CategoricalActor):
         return acted._replace(action=np.zeros_like(acted.action))
 
 
+class Loads(CategoricalActor):
+    """Acts with other weights than it is given: its last action always."""
+
+    def load_flat(self, flat: Any) -> None:
+        super().load_flat(flat)
+        with torch.no_grad():
+            self.head.bias.copy_(torch.tensor([0.0, 0.0, 0.0, 100.0]))
+
+
+def test_an_actor_that_loads_weights_in_its_own_way_does_so() -> None:
+    torso, features = build_torso(MASKED, SMALL, generator())
+    make = partial(Loads, torso, features, 4, generator())
+    members = members_of(make, make())
+    for slot in range(3):
+        members.load(slot, make().flat(), {})
+    rows = RowGroups.of(np.arange(3)), np.zeros((3, 5), np.float32), None, None
+    acted = members.act(*rows, "sampled", mf.RowRandom(*np.ones((2, 3), np.uint64)))
+    assert acted.action.tolist() == [3, 3, 3]
+
+
 def test_an_actor_of_another_kind_acts_by_itself() -> None:
     torso, features = build_torso(MASKED, SMALL, generator())
     make = partial(Stubborn, torso, features, 4, generator())
