@@ -64,7 +64,9 @@ def rmsprop(alpha: float = 0.99, eps: float = 1e-8, weight_decay: float = 0.0) -
 
 
 def torch_step(optimizer: torch.optim.Optimizer) -> OptimizerStep | None:
-    """Return the step of an optimizer of torch.optim; None for classes and settings that are not known here."""
+    """Return the step of an optimizer of torch.optim; None for classes, settings and hooks that are not known here."""
+    if any(vars(optimizer).get(name) for name in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks", "step")):
+        return None
     settings = {name: value for name, value in optimizer.param_groups[0].items() if name != "params"}
     if any(settings.get(name) for name in ("amsgrad", "maximize", "centered", "differentiable")):
         return None

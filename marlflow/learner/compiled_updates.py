@@ -204,6 +204,7 @@ class _Program:
         from marlflow.compiled.update import STEPS_PER_CALL
 
         self._losses.scheduled = scheduled
+        self._losses.verify_constants()
         sizes = [sum(shares) for shares in job.division.sizes()]
         width, items = padded_sizes(job, sizes)
         if width in self._refused:
@@ -283,6 +284,7 @@ class _Program:
     ) -> LossTerms:
         """Compute the only group's gradient of a minibatch, and its loss terms."""
         self._losses.scheduled = scheduled
+        self._losses.verify_constants()
         size = len(next(iter(minibatch.values())))
         width = padded_size(size, count_varies)
         if width in self._refused:

@@ -25,6 +25,17 @@ class TracedLosses:
         self._parameters, self._groups = parameters, groups
         self.others = [buffer for module in self._modules() for buffer in module.buffers()]
         self.scheduled: Mapping[str, float] = {}
+        # By a group's name and a keeper's number: the numbers that its programs have as constants.
+        self._constants: dict[tuple[str, int], tuple[Any, Mapping[str, Any]]] = {}
+
+    def verify_constants(self) -> None:
+        """Raise NotCompiled if a number that a program has as a constant is another now."""
+        for keeper, constants in self._constants.values():
+            attributes = _attributes(keeper)
+            for name, value in constants.items():
+                now = attributes.get(name, value)
+                if now is not value and now != value:
+                    raise NotCompiled(f"{_named(keeper)} changes its own {name} from one update to the next")
 
     def _modules(self) -> list[Any]:
         return [one for one in (self._parameters.module, self._parameters.target_module) if one is not None]
@@ -55,6 +66,9 @@ class TracedLosses:
                     for name, value in _numbers(keeper).items():
                         if numbers.get(name) != value:
                             raise NotCompiled(f"{_named(keeper)} changes its own {name} with each minibatch")
+                # Scheduled coefficients are no numbers here.
+                of_keepers = enumerate(zip(keepers, before, strict=True))
+                self._constants |= {(group.name, number): constants for number, constants in of_keepers if constants[1]}
                 return terms
 
             try:
@@ -93,7 +107,13 @@ def _attributes(keeper: Any) -> Mapping[str, Any]:
 
 
 def _numbers(keeper: Any) -> dict[str, Any]:
-    return {name: value for name, value in _attributes(keeper).items() if isinstance(value, bool | int | float | str)}
+    # A module's `training` changes while it acts.
+    attributes = {} if type(keeper).__module__.startswith("torch.") else _attributes(keeper)
+    return {
+        name: value
+        for name, value in attributes.items()
+        if isinstance(value, bool | int | float | str) and name != "training"
+    }
 
 
 def _named(keeper: Any) -> str:

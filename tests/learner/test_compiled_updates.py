@@ -371,6 +371,64 @@ def test_a_loss_that_cannot_be_compiled_is_computed_by_autograd_and_said(kind: t
         learner(True, kind(mf.Coefficients())).update(ppo_rows(70), 2, 16)
 
 
+class Adaptive(mf.PPOLoss):
+    """With a penalty whose coefficient others change."""
+
+    beta = 0.2
+
+    def __init__(self, coefficients: mf.Coefficients) -> None:
+        super().__init__(coefficients)
+        self.beta = 0.2
+
+    def __call__(self, module: Any, target_module: None, minibatch: Mapping[str, Tensor]) -> mf.LossTerms:
+        terms = super().__call__(module, target_module, minibatch)
+        assert terms.total is not None
+        penalty = self.beta * module.actor(minibatch["obs"]).square().mean()
+        return terms._replace(total=terms.total + penalty)
+
+
+def test_a_number_of_a_loss_that_changes_between_updates_is_no_constant() -> None:
+    losses = [Adaptive(mf.Coefficients()) for _ in range(2)]
+    compiled, eager = learner("auto", losses[0]), learner(False, losses[1])
+    for one in (compiled, eager):
+        one.parameters.updates = AUTO_AFTER
+    assert compiled.update(ppo_rows(70), 2, 16).note == ""
+    eager.load_state(compiled.state())
+    for loss in losses:
+        loss.beta = 5.0
+    reports = [one.update(ppo_rows(70), 2, 16) for one in (compiled, eager)]
+    assert reports[0].note == "updates are not compiled: Adaptive changes its own beta from one update to the next"
+    np.testing.assert_array_equal(compiled.state()["vector"], eager.state()["vector"])
+
+
+def _clamping(parameters: Any, lr: float) -> torch.optim.Optimizer:
+    adam = torch.optim.Adam(parameters, lr=lr)
+    (parameter,) = adam.param_groups[0]["params"]
+    adam.register_step_post_hook(lambda *_: parameter.data.clamp_(-0.05, 0.05))
+    return adam
+
+
+def _patched(parameters: Any, lr: float) -> torch.optim.Optimizer:
+    adam = torch.optim.Adam(parameters, lr=lr)
+    (parameter,), step = adam.param_groups[0]["params"], adam.step
+
+    def clamped() -> None:
+        step()
+        parameter.data.clamp_(-0.05, 0.05)
+
+    adam.step = clamped  # type: ignore[method-assign]
+    return adam
+
+
+@pytest.mark.parametrize("kind", [_clamping, _patched])
+def test_an_optimizer_whose_step_does_more_is_not_compiled(kind: Any) -> None:
+    compiled = learner("auto", optimizer=mf.TorchOptimizer(kind))
+    compiled.parameters.updates = AUTO_AFTER
+    report = compiled.update(ppo_rows(64), 1)
+    assert "updates are not compiled: its optimizer is none of" in report.note
+    assert np.abs(compiled.state()["vector"]).max() <= np.float32(0.05)
+
+
 def test_auto_compiles_by_the_number_of_steps_alone_so_that_a_resume_is_exact() -> None:
     whole = learner("auto")
     assert whole.update(ppo_rows(64), 1, 16).compiles == 0
