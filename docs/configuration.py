@@ -62,10 +62,10 @@ A mapping with a `_target_` is made by calling the class or function of that imp
 | `_recursive_: false` | refused: a `_target_` inside another is always made first |
 | `_convert_: all` | what always holds: values are plain lists and mappings |
 
-marlflow calls wrappers, optimizers, and functions for `mapping` and `league.outcome` itself, and passes their first
-arguments; so `_partial_` changes nothing there, and `_args_` is refused. Under `env`, keys of marlflow (`num_envs`,
-`wrappers`, `step_timeout_s`) and arguments of the factory are side by side; an argument with one of these names is
-written `env._kwargs_.num_envs=5`.
+marlflow calls wrappers, classes of optimizers, and functions for `mapping` and `league.outcome` itself, and passes
+their first arguments; so `_partial_` changes nothing there, and `_args_` is refused. Under `env`, keys of marlflow
+(`num_envs`, `wrappers`, `step_timeout_s`) and arguments of the factory are side by side; an argument with one of these
+names is written `env._kwargs_.num_envs=5`.
 
 ## Files of your own
 

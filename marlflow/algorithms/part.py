@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
 from marlflow.base.errors import Problem
 from marlflow.base.schedules import initial_value, scheduled
 from marlflow.base.sentences import overrides_nothing
+from marlflow.env.episode_location import raised
 from marlflow.flow import Flow, Plan
 from marlflow.flow.protocols import name_of
 from marlflow.learner.extra_losses import ExtraLosses
@@ -109,15 +110,21 @@ def part_problems(algorithm: TorchAlgorithm, parts: Mapping[str, Part], spaces: 
         if idle := overrides_nothing(part, Part):
             yield Problem(f"has a part {name!r} without effect: {idle}", algorithm.name)
             continue
-        if unfit := list(part.validate(algorithm, spaces, model) or ()):
+        try:
+            unfit = list(part.validate(algorithm, spaces, model) or ())
+            state, extra_losses = (None, ()) if unfit else (part.state(), tuple(part.extra_losses()))
+        except Exception as error:  # noqa: BLE001  a part of the user's own may raise anything
+            yield Problem(f"has a part {name!r} ({type(part).__name__}) that fails: {raised(error)}", algorithm.name)
+            continue
+        if unfit:
             yield from unfit
             continue
         if (other := by_kind.setdefault(kind_of(part), name)) != name:
             message = f"has two parts of the kind {kind_of(part)}, {other!r} and {name!r}"
             yield Problem(message, algorithm.name, remedy=f"set parts.{name}=null")
             continue
-        yield from _state_problems(algorithm, name, part.state(), states)
-        for term in part.extra_losses():
+        yield from _state_problems(algorithm, name, state, states)
+        for term in extra_losses:
             if (owner := terms.setdefault(term, f"parts.{name}")) != f"parts.{name}":
                 message = f"has two terms {term!r}, of parts.{name} and of {owner}"
                 yield Problem(message, algorithm.name, remedy="rename one of them")

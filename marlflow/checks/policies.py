@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from numbers import Real
 from typing import Any
 
 import torch
@@ -68,7 +70,14 @@ def policy_problems(
     """
     algorithm = policy.acts_by
     acts = True
-    for problem in [*renamed_hooks(algorithm), *algorithm.validate(spaces, policy.model)]:
+    try:
+        found = list(algorithm.validate(spaces, policy.model) or ())
+    except Exception as error:  # noqa: BLE001  an algorithm of the user's own may raise anything
+        yield f"{subject}: its validate() fails: {raised(error)}"
+        return
+    if algorithm.capabilities.learns:
+        yield from (f"{subject}: {problem}" for problem in _schedule_problems(algorithm))
+    for problem in [*renamed_hooks(algorithm), *found]:
         # Algorithms of users may yield plain sentences.
         if isinstance(problem, str):
             yield f"{subject}: {problem}"
@@ -85,6 +94,20 @@ def policy_problems(
     # With invalid settings, building a network could fail or take any amount of memory.
     elif not any(setting_problems(policy)) and not any(critic_problems(algorithm, spaces)):
         yield from (f"{subject}: {problem}" for problem in _parts_problems(policy, spaces, acts))
+
+
+def _schedule_problems(algorithm: Any) -> Iterator[str]:
+    try:
+        values = algorithm.schedules(0)
+    except Exception as error:  # noqa: BLE001  an algorithm of the user's own may raise anything
+        yield f"its schedules() fails: {raised(error)}"
+        return
+    if not isinstance(values, Mapping):
+        yield f"its schedules() returned a {type(values).__name__}, and no mapping of names to numbers"
+        return
+    for name, value in values.items():
+        if not isinstance(value, Real) or math.isnan(value):
+            yield f"its schedules() has {name}={value!r}, which is no number"
 
 
 def _remedy(policy: Policy, spaces: Spaces, team: str | None) -> str:

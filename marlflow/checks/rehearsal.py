@@ -20,6 +20,7 @@ from gymnasium import spaces as gym
 from marlflow.algorithms.algorithm import TorchAlgorithm
 from marlflow.algorithms.info_columns import info_columns
 from marlflow.batches.items import Fragment, JointFragment, Packed
+from marlflow.checks.rehearsed_loss import RehearsedLoss
 from marlflow.config.plans import divided_among, learner_plan
 from marlflow.config.policy_assignment import subject_of
 from marlflow.env.episode_location import raised
@@ -206,6 +207,7 @@ def _components(spec: LearnerSpec) -> RunComponents:
     for group in learner.parameters.groups:
         # Delayed losses are tried, too.
         group.every = 1
+        group.loss = RehearsedLoss(group.loss)
         group.extra_losses = [CheckedLoss(extra) for extra in group.extra_losses]
     learner.place = InlineReplicasPlace(1) if spec.on_workers else place
     replays: dict[str, Replay] = {}

@@ -29,6 +29,7 @@ from hydra.core.utils import run_job as hydra_run_job
 from hydra.errors import HydraException
 from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf, read_write
+from yaml import MarkedYAMLError
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.config.target_nodes import IMPORT_PATH
@@ -145,7 +146,11 @@ def composition_problem(error: BaseException) -> str:
     sentences = []
     current: BaseException | None = error
     while current is not None:
-        lines = [line.strip() for line in str(current).splitlines() if line.strip()]
+        text = str(current)
+        if isinstance(current, MarkedYAMLError) and current.problem:
+            # Before it stands where the reader of YAML began, which may be far above.
+            text = " ".join(f"{current.problem} {current.problem_mark or ''}".split())
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
         # OmegaConf appends lines about its own objects, Hydra advice on its own syntax and search path.
         sentences += [
             line for line in lines[:2] if not re.match(r"full_key|object_type|To append|Config search path", line)

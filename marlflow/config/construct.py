@@ -309,6 +309,12 @@ def _fit_number(value: float | np.integer[Any] | np.floating[Any], hint: type, p
 def _fit_protocol(value: Any, hint: type, path: str, problems: list[str]) -> Any:
     if "__call__" in vars(hint) and not callable(value):
         return _misfit(value, hint, path, problems)
+    if isinstance(value, type) and "__call__" not in vars(hint):
+        # It has the methods, but no object to call them on.
+        is_torchs = issubclass(value, torch.optim.Optimizer)
+        remedy = f"write mf.TorchOptimizer({value.__name__})" if is_torchs else f"write {value.__name__}(...)"
+        problems.append(f"{path}: the class {value.__name__} is no {hint.__name__}; {remedy}")
+        return LEFT
     lacking = sorted(name for name in _protocol_members(hint) if not hasattr(value, name))
     if not lacking:
         return value

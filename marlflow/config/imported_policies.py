@@ -75,8 +75,9 @@ def _of_run(source: Path, member: str | None, checkpoint: Which, default: str | 
     """Return a member of a run, and its name."""
     run = saved_run(source, chosen(source, checkpoint))
     learned = [name for learner in run.notes.identity["learners"].values() for name in learner["policies"]]
-    if member is None and default is not None:
-        member = default if default in run.names else learned[0] if len(learned) == 1 else None
+    if member is None:
+        only = learned if default is not None else run.names
+        member = default if default in run.names else only[0] if len(only) == 1 else None
     if member is None:
         raise ConfigInvalid([f"{source} has several members; name one: {', '.join(run.names)}"])
     return policy_of(run, member), member

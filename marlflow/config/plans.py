@@ -85,6 +85,8 @@ def learner_plan(experience: Flow[Fragment], spec: LearnerSpec, parts: RunCompon
     except Exception as error:
         text = f"{subject_of(spec)}: its plan cannot be made: {raised(error)}"
         raise ConfigInvalid([text]) from error
+    if not isinstance(plan, Plan):
+        raise ConfigInvalid([f"{subject_of(spec)}: its plan() returned a {type(plan).__name__}, and no Plan"])
     if isinstance(spec.algorithm, TorchAlgorithm) and (lacking := list(unplanned_stages(spec.algorithm, plan))):
         raise ConfigInvalid([f"{subject_of(spec)} {problem}" for problem in lacking])
     if spec.others:

@@ -53,9 +53,10 @@ class LeagueView:
 
 
 class LeagueMode:
-    """Base class of modes: override `rival`, and others as needed; every other method does nothing by default.
+    """Base class of modes: override `rival`, or `profile` to deal all games by it, and others as needed.
 
-    Before each round, the run calls a mode for the matches of its meta-game, for snapshots, and for resets after these.
+    The others do nothing by default. Before each round, the run calls a mode for the matches of its meta-game, for
+    snapshots, and for resets after these.
     """
 
     @property

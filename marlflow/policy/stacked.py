@@ -188,7 +188,7 @@ def members_of(make: Callable[[], Actor], like: Actor) -> ActingMembers:
         return like.members()
     network = like.inner if isinstance(like, WarmupActor) else like
     # A subclass that overrides these may compute something else than outputs and choice, or load something else.
-    own = type(network)
+    own: Any = type(network)
     if isinstance(network, NetworkActor) and own.act is NetworkActor.act and own.load_flat is NetworkActor.load_flat:
         return StackedMembers(make())
     return SeparateMembers(make)

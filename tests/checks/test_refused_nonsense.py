@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium.spaces import Discrete
 
 import marlflow as mf
@@ -312,6 +313,14 @@ def test_a_policy_of_python_without_an_algorithm_is_ppo() -> None:
         ({"evaluation": False}, r"evaluation is False, not an Evaluation; write Evaluation\("),
         ({"callbacks": {"c": mf.EarlyStop}}, r"callbacks.c must be Callback or null, .*; write EarlyStop\(...\)"),
         ({"policies": None}, "policies is None, where policies by id are wanted"),
+        (
+            {"policies": {"cart": mf.Policy(mf.PPO(optimizer=torch.optim.Adam))}, "mapping": None},  # type: ignore[arg-type]
+            r"optimizer: the class Adam is no Optimizer; write mf.TorchOptimizer\(Adam\)",
+        ),
+        (
+            {"policies": {"cart": mf.Policy(mf.PPO(optimizer=mf.Adam))}, "mapping": None},  # type: ignore[arg-type]
+            r"optimizer: the class Adam is no Optimizer; write Adam\(...\)",
+        ),
     ],
 )
 def test_what_python_makes_of_another_kind_is_refused_with_what_to_write(

@@ -230,6 +230,133 @@ def test_buffers_that_change_are_refused_as_nothing_saves_or_sends_them(algorith
     assert "and cannot of one row, which is all that one environment has: ValueError: Expected more than 1" in problem
 
 
+class Unregistered(nn.Module):
+    """Layers in a list, of which torch knows nothing; one of them is not to learn."""
+
+    def __init__(self, features: int, learns: bool) -> None:
+        super().__init__()
+        self.layers = [nn.Linear(features, 8).requires_grad_(learns)]
+        self.last = nn.Linear(8, 8)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            rows = torch.tanh(layer(rows))
+        return torch.tanh(self.last(rows))
+
+
+@dataclass(frozen=True)
+class Listed:
+    learns: bool = True
+
+    def build(self, obs_shape: tuple[int, ...], generator: torch.Generator) -> tuple[nn.Module, int]:
+        return Unregistered(obs_shape[0], self.learns), 8
+
+
+@pytest.mark.parametrize("algorithm", [mf.PPO(), mf.DQN(), mf.SAC()], ids=["ppo", "dqn", "sac"])
+def test_parameters_that_no_module_has_are_refused_as_they_would_never_learn(algorithm: Any) -> None:
+    (problem,) = _problems(mf.Policy(algorithm, Listed()))
+    assert "the network computes with an nn.Parameter [8" in problem
+    assert (
+        "that its module does not have, so that it would never learn, and not be saved; keep layers in nn.M" in problem
+    )
+    assert _problems(mf.Policy(algorithm, Listed(learns=False))) == []
+
+
+@dataclass(frozen=True)
+class Losing(mf.PPO):
+    """PPO whose loss is changed."""
+
+    name: ClassVar[str] = "losing"
+    change: Any = None
+    compile: Any = "auto"
+
+    def losses(self, spaces: Spaces) -> Any:
+        change = self.change
+
+        class Loss(mf.PPOLoss):
+            def __call__(self, *given: Any) -> Any:
+                return change(super().__call__(*given))
+
+        return Loss(mf.Coefficients())
+
+
+@pytest.mark.parametrize("compiled", [False, "auto", True])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda terms: terms.total, "the loss Loss must return marlflow.LossTerms(total, terms), not a "),
+        (lambda terms: None, "the loss Loss must return marlflow.LossTerms(total, terms), not a NoneType"),
+        (lambda terms: terms._replace(total=0.0), "must have a scalar tensor as its total, not a float"),
+        (lambda terms: terms._replace(total=terms.total[None]), "must have a scalar tensor as its total, not a "),
+        (lambda terms: terms._replace(terms={"grad_norm": 0.0}), "has a term 'grad_norm', as the learner has; rename"),
+        (lambda terms: terms, None),
+    ],
+)
+def test_what_a_loss_returns_is_looked_at(change: Any, message: str | None, compiled: Any) -> None:
+    found = _problems(mf.Policy(Losing(change=change, compile=compiled)))
+    assert [message in problem for problem in found] == [True] * bool(message)
+
+
+@dataclass(frozen=True)
+class Careless(mf.PPO):
+    """PPO with other answers; `answers` by method."""
+
+    name: ClassVar[str] = "careless"
+    answers: Any = None
+
+    def __getattribute__(self, name: str) -> Any:
+        answers = object.__getattribute__(self, "__dict__").get("answers") or {}
+        return answers[name] if name in answers else object.__getattribute__(self, name)
+
+
+def _raises(*_: Any) -> Any:
+    raise OSError("it is not there")
+
+
+@pytest.mark.parametrize(
+    ("answers", "messages"),
+    [
+        ({"validate": lambda *_: None}, []),
+        ({"validate": _raises}, ["its validate() fails: OSError: it is not there"]),
+        ({"plan": lambda *_: None}, ["its plan() returned a NoneType, and no Plan"]),
+        ({"schedules": _raises}, ["its schedules() fails: OSError: it is not there"]),
+        ({"schedules": lambda _: None}, ["its schedules() returned a NoneType, and no mapping of names to numbers"]),
+        (
+            {"schedules": lambda _: {"learning_rate": "fast", "epsilon": np.float32(0.5), "kappa": float("nan")}},
+            ["its schedules() has learning_rate='fast', which is no number", "has kappa=nan, which is no number"],
+        ),
+    ],
+)
+def test_methods_of_an_algorithm_that_break_are_named(answers: Any, messages: list[str]) -> None:
+    found = _problems(mf.Policy(Careless(answers=answers)))
+    assert len(found) == len(messages)
+    for problem, message in zip(found, messages, strict=True):
+        assert problem.startswith("policy 'cart' (careless): ")
+        assert message in problem
+
+
+@dataclass(frozen=True)
+class Failing(mf.Part):
+    """A part of which one method raises."""
+
+    method: str = "validate"
+
+    def validate(self, *given: Any) -> Any:
+        return _raises() if self.method == "validate" else ()
+
+    def state(self) -> Any:
+        return _raises() if self.method == "state" else None
+
+    def extra_losses(self) -> Any:
+        return None if self.method == "extra_losses" else {}
+
+
+@pytest.mark.parametrize("method", ["validate", "state", "extra_losses"])
+def test_methods_of_a_part_that_break_are_named(method: str) -> None:
+    found = _problems(mf.Policy(mf.PPO(parts={"own": Failing(method)})))
+    assert any("policy 'cart' (ppo) has a part 'own' (Failing) that fails: " in problem for problem in found)
+
+
 @dataclass(frozen=True)
 class Dropping:
     """A network that drops units while it is trained."""

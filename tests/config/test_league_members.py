@@ -74,6 +74,13 @@ def test_a_file_is_the_same_member(runs: Path) -> None:
         assert spec.algorithm.saved.sha256 == load_policy(runs / "rps", "main@2").sha256
 
 
+def test_the_only_policy_of_a_run_without_a_league_needs_no_name(tmp_path: Path) -> None:
+    mf.train(replace(RUN, league=None, mapping=[mf.Rule("*", "main")]), tmp_path / "alone")
+    imported = ready(with_members({"veteran": {"from": str(tmp_path / "alone")}})).spec.policies["veteran"].algorithm
+    assert isinstance(imported, Imported)
+    assert imported.saved.sha256 == load_policy(tmp_path / "alone", "main").sha256
+
+
 def test_policies_of_the_run_and_random_by_another_name(runs: Path) -> None:
     policies = {**RUN.policies, "script": mf.Policy(mf.Random())}
     members = {"dice": {"policy": "random"}, "same": {"policy": "script"}}

@@ -90,6 +90,17 @@ def test_what_hydra_cannot_compose_is_one_sentence() -> None:
         prepared("~stop.steps")
 
 
+def test_a_key_that_a_file_has_twice_is_named_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "twice.yaml").write_text("# @package _global_\nstop:\n  env_steps: 1\n  env_steps: 2\n")
+    with composing(), pytest.raises(ConfigInvalid) as refused:
+        prepare(["experiment=twice"], [str(tmp_path)])
+    (problem,) = refused.value.problems
+    assert "found duplicate key env_steps in " in problem
+    assert "twice.yaml" in problem
+    assert "line 4" in problem
+
+
 def test_what_hydra_would_take_for_something_else_is_refused_together() -> None:
     job = prepared(
         DQN_CART,

@@ -321,3 +321,28 @@ def test_actions_that_padding_adds_are_illegal_on_each_turn() -> None:
             env.step(None if is_over else int(random.choice(np.flatnonzero(mask))))
             turns += 1
         assert turns > 3
+
+
+class Drawn(FunctionalWrapper):
+    """Pictures of an environment without."""
+
+    def render(self, state: Any) -> Any:
+        return np.full((8, 8, 3), 200, np.uint8)
+
+
+def drawn(env: Any) -> Any:
+    return env
+
+
+drawn.functional = Drawn  # type: ignore[attr-defined]
+
+
+def test_pictures_that_a_wrapper_adds_are_drawn() -> None:
+    bare = batched_env(1, Walkers, render_mode="rgb_array")
+    assert bare.metadata["render_modes"] == []
+    env = bare.with_wrappers([drawn])
+    assert env.metadata["render_modes"] == ["rgb_array"]
+    env.reset(np.zeros(1, int), np.zeros(1, int))
+    picture = env.render()
+    assert picture is not None
+    assert picture.shape == (8, 8, 3)

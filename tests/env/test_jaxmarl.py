@@ -321,5 +321,6 @@ def test_a_picture_is_jaxmarls(name):
 
 @pytest.mark.parametrize("name", ["hanabi", "MPE_simple_push_v3", "storm_2p"])
 def test_what_jaxmarl_cannot_draw_has_no_pictures(name):
-    with pytest.raises(mf.ConfigInvalid, match="has no render mode 'rgb_array'; it has none"):
-        batched_env(1, name, render_mode="rgb_array")
+    assert batched_env(1, name, render_mode="rgb_array").metadata["render_modes"] == []
+    with pytest.raises(mf.ConfigInvalid, match="has no render mode 'human'; it has none"):
+        batched_env(1, name, render_mode="human")

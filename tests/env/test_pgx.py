@@ -161,5 +161,6 @@ def test_a_picture_is_pgxs():
 
 
 def test_games_whose_pictures_have_no_size_have_none():
-    with pytest.raises(mf.ConfigInvalid, match="has no render mode 'rgb_array'; it has none"):
-        batched_env(1, "minatar-breakout", render_mode="rgb_array")
+    assert batched_env(1, "minatar-breakout", render_mode="rgb_array").metadata["render_modes"] == []
+    with pytest.raises(mf.ConfigInvalid, match="has no render mode 'human'; it has none"):
+        batched_env(1, "minatar-breakout", render_mode="human")

@@ -33,7 +33,8 @@ class FunctionalBatch:
         self.num_envs, self.render_mode, self.calls = num_envs, render_mode, calls
         modes = [_PICTURE] if hasattr(calls.env, "render") else []
         self.metadata = {"name": name, "render_modes": modes, **(getattr(calls.env, "metadata", None) or {})}
-        if render_mode not in (None, *modes):
+        # A wrapper may add pictures; who draws asks what the wrapped environment has.
+        if render_mode not in (None, _PICTURE, *modes):
             problem = f"{name} has no render mode {render_mode!r}; it has {', '.join(modes) or 'none'}"
             raise ConfigInvalid([problem])
         self.possible_agents, self.groups, self.turn_based = calls.agents, calls.groups, calls.env.turn_based
