@@ -5,6 +5,7 @@ A run's folder has its configuration as plain text, so secrets must not be in it
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
@@ -75,11 +76,29 @@ def callback_problems(experiment: Experiment) -> Iterator[str]:
             yield from _secrets(settings, path)
             if problem := overrides_nothing(callback, Callback):
                 yield f"{path}: {problem}"
+            yield from _signature_problems(callback, path)
             try:
                 found: Any = callback.problems()
                 yield from (f"{path} {problem}" for problem in ([found] if isinstance(found, str) else found))
             except Exception as error:  # noqa: BLE001  code of a user
                 yield f"{path}: {type(callback).__name__}.problems() raised {raised(error)}"
+
+
+def _signature_problems(callback: Callback, path: str) -> Iterator[str]:
+    """Yield a problem for each method that cannot be called as that of Callback is."""
+    for name, method in vars(Callback).items():
+        if name.startswith("_") or not inspect.isfunction(method):
+            continue
+        given = list(inspect.signature(method).parameters)[1:]
+        try:
+            signature = inspect.signature(getattr(callback, name))
+        except (TypeError, ValueError):  # it has none that Python knows
+            continue
+        try:
+            signature.bind(*given)
+        except TypeError:
+            call = f"{name}({', '.join(given)})"
+            yield f"{path}: {type(callback).__name__}.{name}{signature} cannot be called as {call}, as it will be"
 
 
 def _settings(callback: object) -> Mapping[str, Any]:

@@ -118,6 +118,28 @@ def test_a_callback_that_nothing_would_call_is_refused() -> None:
     assert idle.startswith(f"callbacks.b: Idle {said}; its methods are problems, began, ")
 
 
+class OfOtherArguments(mf.Callback):
+    """Methods as a run cannot call them, beside some that it can."""
+
+    def reported(self) -> None: ...  # type: ignore[override]
+
+    def played(self, round: object, more: object) -> None: ...  # type: ignore[override]
+
+    def evaluated(self, *given: object, often: bool = True) -> None: ...
+
+    @staticmethod
+    def saved(path: object) -> None: ...  # type: ignore[override]
+
+
+def test_methods_that_a_run_could_not_call_are_refused() -> None:
+    made = replace(small_run(), callbacks={"a": OfOtherArguments()})
+    assert sorted(callback_problems(made)) == [
+        "callbacks.a: OfOtherArguments.played(round: 'object', more: 'object') -> 'None' cannot be called as "
+        "played(round), as it will be",
+        "callbacks.a: OfOtherArguments.reported() -> 'None' cannot be called as reported(record), as it will be",
+    ]
+
+
 def test_callbacks_from_python_are_checked_too() -> None:
     made = replace(
         small_run(),
