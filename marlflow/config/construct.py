@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import math
 import types
 import typing
 import weakref
@@ -42,6 +43,8 @@ from marlflow.learner.optimizer import TorchOptimizer
 
 # Whole numbers up to here fit into a float.
 _LARGEST_WHOLE = 10**300
+# As YAML spells them, which Hydra leaves as texts in overrides.
+_INFINITE = {".inf": math.inf, "-.inf": -math.inf}
 
 
 class _Left:
@@ -284,6 +287,8 @@ def _fit_class(value: Any, hint: type, path: str, problems: list[str]) -> Any:
     # bool is a subclass of int, and is no number in a configuration.
     if hint in (int, float) and isinstance(value, int | float | np.integer | np.floating) and type(value) is not bool:
         return _fit_number(value, hint, path, problems)
+    if hint is float and isinstance(value, str) and value in _INFINITE:
+        return _INFINITE[value]
     if hint in (int, float, bool, str, types.NoneType):
         return value if type(value) is hint else _misfit(value, hint, path, problems)
     if _is_protocol(hint):

@@ -1,5 +1,6 @@
 """A signature is the schema: what fits it is converted, what does not is said with its path."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -106,7 +107,14 @@ def test_a_target_that_is_something_else() -> None:
 
 @pytest.mark.parametrize(
     ("value", "hint", "fitted"),
-    [(3, float, 3.0), (1e6, int, 1_000_000), (True, bool, True), ([1, 2], Sequence[int], (1, 2)), ("x", Any, "x")],
+    [
+        (3, float, 3.0),
+        (1e6, int, 1_000_000),
+        (True, bool, True),
+        ([1, 2], Sequence[int], (1, 2)),
+        ("x", Any, "x"),
+        (".inf", float, math.inf),
+    ],
 )
 def test_values_that_fit(value: Any, hint: Any, fitted: Any) -> None:
     problems: list[str] = []
