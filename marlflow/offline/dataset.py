@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,10 +35,17 @@ class Dataset:
     fragments: Sequence[DatasetFragment]
     mark: int = 0
     """Identifies the dataset: a hash of its files' names and sizes."""
+    columns: tuple[str, ...] | None = None
+    segments: tuple[str, ...] | None = None
+    """The names that all files have, in their rows and in their segments; None: all names are everywhere."""
 
     def read(self, fragment: DatasetFragment, columns: Sequence[str] | None = None) -> Batch:
-        """Return a fragment's rows as collected, or some `columns` of them; raises RecordsDamaged with the file."""
-        return Batch(self._columns(fragment, ROWS, columns), self._columns(fragment, SEGMENTS))
+        """Return a fragment's rows as collected, or some `columns` of them; raises RecordsDamaged with the file.
+
+        What only some files have, such as a number in infos that one of several runs recorded, is left out.
+        """
+        rows = self._columns(fragment, ROWS, self.columns if columns is None else columns)
+        return Batch(rows, self._columns(fragment, SEGMENTS, self.segments))
 
     def nothing(self) -> Batch:
         """Return a batch without rows, with the same columns."""
@@ -72,10 +79,11 @@ def find_dataset(folder: Path | str, policy: str, passes: int = 1) -> Dataset:
     where, problems = policy_folder(folder, policy), []
     files = hashlib.blake2b(digest_size=7)
     fragments: list[DatasetFragment] = []
+    names: dict[str, list[tuple[str, ...]]] = {ROWS: [], SEGMENTS: []}
     for path in sorted(where.glob(f"*{ROWS}")):
         name = path.name.removesuffix(ROWS)
         try:
-            steps = _env_steps(where, name)
+            steps, of_file = _contents(where, name)
         except (pa.ArrowException, OSError, *MALFORMED) as error:
             # Collect all damaged files, so that the user can remove them at once.
             problems.append(f"{path} is damaged: {_message(error)}; remove it, or record again")
@@ -83,14 +91,26 @@ def find_dataset(folder: Path | str, policy: str, passes: int = 1) -> Dataset:
         # Names and sizes instead of contents: a dataset may have many gigabytes.
         files.update(f"{name} {path.stat().st_size} ".encode())
         fragments += [DatasetFragment(name, group, count) for group, count in enumerate(steps)]
+        for ending, found in of_file.items():
+            names[ending].append(found)
     if not fragments and not problems:
         problems.append(f"{where} has no files of rows (*{ROWS}); was nothing recorded, or is the run still under way?")
     if problems:
         raise ConfigInvalid(problems)
-    return Dataset(str(folder), policy, passes, tuple(fragments), int.from_bytes(files.digest()))
+    mark = int.from_bytes(files.digest())
+    return Dataset(str(folder), policy, passes, tuple(fragments), mark, _common(names[ROWS]), _common(names[SEGMENTS]))
 
 
-def _env_steps(where: Path, name: str) -> list[int]:
+def _common(names: Sequence[tuple[str, ...]]) -> tuple[str, ...] | None:
+    """Return the names that all files have, in the order of the first; None if they have the same."""
+    everywhere = set(names[0]).intersection(*names)
+    if all(len(everywhere) == len(of_file) for of_file in names):
+        return None
+    return tuple(name for name in names[0] if name in everywhere)
+
+
+def _contents(where: Path, name: str) -> tuple[list[int], Mapping[str, tuple[str, ...]]]:
+    """Return the env steps of each fragment of a file, and the names of its columns of rows and of segments."""
     import pyarrow.parquet as pq
 
     rows, segments = (pq.read_metadata(where / (name + ending)) for ending in (ROWS, SEGMENTS))
@@ -102,7 +122,11 @@ def _env_steps(where: Path, name: str) -> list[int]:
             f"it has {rows.num_row_groups} fragments of rows, {segments.num_row_groups} of segments and env steps of "
             f"{len(steps)}"
         )
-    return steps
+    return steps, {ROWS: _names_of(rows), SEGMENTS: _names_of(segments)}
+
+
+def _names_of(metadata: Any) -> tuple[str, ...]:
+    return tuple(metadata.schema.to_arrow_schema().names)
 
 
 def _message(error: Exception) -> str:

@@ -171,3 +171,19 @@ def test_memory_is_of_the_network_that_learns_and_begins_with_zeros(tmp_path: Pa
         assert batch.segments["memory"].shape == batch.segments["bootstrap_memory"].shape == (1, 2, 4)
         assert batch.segments["memory_version"].tolist() == [9]
         assert not any(array.any() for name, array in found.items() if name != "memory_version")
+
+
+@pytest.mark.parametrize("first", ["plain", "pixels"])
+def test_what_only_some_files_have_is_left_out(tmp_path: Path, first: str) -> None:
+    """Whatever the order of files: in the name of one run or the other."""
+    for name in ("plain", "pixels"):
+        writer = DatasetWriter(recording(tmp_path, "aaaa" if name == first else "bbbb"), worker=0)
+        more = {} if name == "plain" else {"cost": np.ones(2, np.float32), "state": np.ones((2, 3, 3), np.uint8)}
+        writer.write({"team": rows(2, **more)}, 2)
+        writer.finish()
+    records = find_dataset(tmp_path, "team")
+    assert len(records.fragments) == 2
+    batch, env_steps = DatasetReader(records, [0], 1).take(4)
+    assert (batch.rows, env_steps) == (4, 4)
+    assert list(batch.columns) == list(rows(1).columns)
+    assert set(find_dataset(tmp_path, "team").nothing().columns) == set(batch.columns)
