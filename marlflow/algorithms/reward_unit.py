@@ -17,7 +17,10 @@ from marlflow.policy.normalized import RewardMoments
 
 @dataclass(frozen=True)
 class RewardUnit(Part):
-    """Divides the rewards that DQN, VDN and QMIX learn from, sums of `n_step`, by their running root mean square."""
+    """Divides the rewards that DQN, VDN and QMIX learn from, sums of `n_step`, by their running root mean square.
+
+    Rare rewards are then far above 1, DQN's `huber_delta`, and values come out too low; take an infinite one.
+    """
 
     def validate(self, algorithm: TorchAlgorithm, spaces: Any, model: Any) -> Iterator[Problem]:
         # Ape-X's workers compare rewards as they are with values.
