@@ -19,13 +19,14 @@ from gymnasium import spaces as gym
 
 from marlflow.algorithms.algorithm import TorchAlgorithm
 from marlflow.algorithms.info_columns import info_columns
+from marlflow.base.errors import StageFailed
 from marlflow.batches.items import Fragment, JointFragment, Packed
 from marlflow.checks.rehearsed_loss import RehearsedLoss
 from marlflow.config.plans import divided_among, learner_plan
 from marlflow.config.policy_assignment import subject_of
 from marlflow.env.episode_location import raised
 from marlflow.env.spaces_only import SpacesOnlyEnv, observation_rows
-from marlflow.flow import Traits, source
+from marlflow.flow import OperatorRaised, Traits, source
 from marlflow.flow.rehearsal import FailedStage, rehearse
 from marlflow.flow.traits import type_name
 from marlflow.learner.extra_losses import CheckedLoss
@@ -141,6 +142,8 @@ def _plan_problem(alone: RunSpec, learner: LearnerSpec) -> str | None:
         return None
     try:
         fragments = _fragments(alone, parts)
+    except StageFailed as failure:
+        return f"stage {failure.stage!r} of its plan, on the rollout workers, breaks: {_reason(failure)}"
     except Exception as error:  # noqa: BLE001  a network of the user's may raise anything
         seen = " and ".join(str(policy.spaces.observation) for policy in learner.policies)
         return f"it cannot act on observations of {seen}: {raised(error)}"
@@ -235,7 +238,7 @@ def _fragments(alone: RunSpec, parts: RunComponents) -> list[Fragment]:
 
 def _stage_problem(broken: FailedStage, alone: RunSpec) -> str:
     failure, call = broken.failure, broken.call
-    reason = raised(failure.__cause__ or failure)
+    reason = _reason(failure)
     where = f"stage {failure.stage!r} of its plan"
     if isinstance(broken.given, Packed | Fragment) and (call.at is None or call.at.place is None):
         taken = call.traits.accepts
@@ -246,6 +249,12 @@ def _stage_problem(broken: FailedStage, alone: RunSpec) -> str:
         )
     whose = "this policy's" if len(alone.policies) == 1 else "its policies'"
     return f"{where} breaks on {alone.num_envs} rows of {whose} spaces: {reason}"
+
+
+def _reason(failure: StageFailed) -> str:
+    cause = failure.__cause__ or failure
+    # What a stage did wrong without raising anything.
+    return str(cause) if isinstance(cause, OperatorRaised) else raised(cause)
 
 
 @contextmanager

@@ -102,7 +102,14 @@ class _ChainRun:
             for value in values:
                 output = value
                 for position in range(first, len(self._calls)):
-                    output = self._call(position, self._calls[position], output)
+                    try:
+                        output = self._call(position, self._calls[position], output)
+                    except OperatorRaised as error:
+                        if output is not None or position == first:
+                            raise
+                        # None may be an item; one that the next stage breaks on was hardly meant.
+                        reason = f"it returned None, which the stage after it cannot take ({error})"
+                        raise OperatorRaised(position - 1, reason) from None
                     self._rows[position] += rows_of(output)
                 self.outputs.append(output)
             done += len(values)

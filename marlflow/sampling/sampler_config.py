@@ -134,9 +134,12 @@ class WorkerStages:
             began_s = time.time()
             began = time.perf_counter()
             try:
-                batch = stage(batch)
+                made: Any = stage(batch)
+                if made is None:
+                    raise TypeError("it returned None, and no batch")
+                batch, rows = made, made.rows
             except Exception as error:
                 path = f"{' -> '.join(self.stages)}, on the rollout workers"
                 raise StageFailed(name, self.policy, path, f"{type(error).__name__}: {error}") from error
-            times.append(StageTimes(began_s, began_s + time.perf_counter() - began, batch.rows))
+            times.append(StageTimes(began_s, began_s + time.perf_counter() - began, rows))
         return batch, tuple(times)

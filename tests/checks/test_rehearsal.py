@@ -51,6 +51,16 @@ class Bonus:
 
 
 @dataclass(frozen=True)
+class Silent:
+    """An operator that forgets to return its rows."""
+
+    traits: ClassVar[mf.Traits] = mf.Traits(movable="fragments")
+
+    def __call__(self, batch: mf.Batch) -> Any:
+        batch.with_columns(reward=np.sign(batch["reward"]))
+
+
+@dataclass(frozen=True)
 class With(mf.PPO):
     """PPO with one stage more."""
 
@@ -170,6 +180,15 @@ def test_an_operator_without_a_place_that_wants_rows_is_told_to_have_one() -> No
     assert "it wants them as a Batch; give it one with .then(..., at=learner): " in first
     assert lines.count("File ") == 1
     assert 'reward=np.sign(batch["reward"])' in lines
+
+
+@pytest.mark.parametrize("where", ["learner", "worker"])
+def test_a_stage_that_returns_nothing_is_named_and_not_the_one_after_it(where: str) -> None:
+    placement = mf.PlacementOverrides(stages={"Silent": where} if where == "worker" else {})
+    (problem,) = _problems(mf.Policy(With(stage=Silent()), placement=placement))
+    assert "stage 'Silent' of its plan" in problem
+    assert "it returned None" in problem
+    assert "observations" not in problem
 
 
 def test_a_column_that_does_not_exist_is_named_with_those_that_there_are() -> None:

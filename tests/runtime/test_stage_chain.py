@@ -167,3 +167,15 @@ def test_one_payload_is_taken_as_it_is_and_several_become_one_batch() -> None:
     both = merge_payloads([one, batch_of(3, 2)])
     assert both.columns["reward"].tolist() == [0, 1, 2, 3, 4]
     assert both.segments["length"].tolist() == [3, 2]
+
+
+def test_who_returned_none_is_named_if_the_stage_after_it_breaks_on_it() -> None:
+    calls: list[Any] = [abs, lambda _: None, abs]
+    with pytest.raises(
+        OperatorRaised, match=r"it returned None, which the stage after it cannot take \(TypeError"
+    ) as caught:
+        run_chain(calls, [1])
+    assert caught.value.position == 1
+    with pytest.raises(OperatorRaised, match="TypeError: bad operand") as caught:
+        run_chain([abs], [None])
+    assert caught.value.position == 0
