@@ -62,6 +62,7 @@ class BetweenRounds(Service):
     def before_round(self) -> Callable[[], None] | None:
         """Return what to call once nothing is in flight; None if that is not needed. Raises MatchmakerFailed."""
         # The executor asks before each round; the answer also decides what `next_request` returns.
+        self._stops.before_round()
         self._stopping = self._stops.reason()
         due = self._checkpoints.is_due or self._stopping is not None
         at_rest = None

@@ -175,13 +175,16 @@ class StopConditions(Service):
             self._is_asked, self._looks_s = is_stop_requested(self._run_dir), now_s + _LOOKS_EVERY_S
         return f"{STOP} in its folder" if self._is_asked else None
 
+    def before_round(self) -> None:
+        """End the plans of learners that have had enough, before they get the rows of another round."""
+        for name in self._spec.learners:
+            if name not in self._ended and self._is_done(name):
+                self._end(name, "enough")
+
     async def after_round(self, round: Round) -> None:
-        for name, learner in self._spec.learners.items():
-            if name not in self._ended and (self._is_done(name) or self._has_read_all(name)):
-                reason = "enough" if self._is_done(name) else "all that was recorded"
-                self._end(name)
-                learner_has = f"policy {name} has" if learner.members == (name,) else f"learner {name} has"
-                self._notify(f"{learner_has} learned {reason}: its plan ends, and it continues to act")
+        for name in self._spec.learners:
+            if name not in self._ended and self._has_read_all(name):
+                self._end(name, "all that was recorded")
 
     def state(self) -> Tree:
         # Saved with the condition: a resumed run may have another one, and then the learner continues to learn.
@@ -194,14 +197,14 @@ class StopConditions(Service):
             else:
                 self._executor.rejoin(name)
 
-    def _end(self, name: str) -> None:
+    def _end(self, name: str, reason: str = "") -> None:
         self._ended.add(name)
-        if self._is_done(name):
-            # Queued items are dropped.
-            self._executor.end_plan(name)
-        else:
-            # The dataset has ended: queued items are still used for updates.
-            self._executor.close_plan(name)
+        # It still learns from what waits in its queue.
+        self._executor.close_plan(name)
+        if reason:
+            members = self._spec.learners[name].members
+            learner_has = f"policy {name} has" if members == (name,) else f"learner {name} has"
+            self._notify(f"{learner_has} learned {reason}: its plan ends, and it continues to act")
 
     def _has_read_all(self, learner: str) -> bool:
         return self._progress.finished.issuperset(self._spec.learners[learner].members)

@@ -185,20 +185,13 @@ class Executor:
         self._stopping.update(self._plans)
         self._ending = True
 
-    def end_plan(self, name: str) -> None:
-        """Drop (and count) the plan's queued items from the shared stream; finish its other items.
+    def close_plan(self, name: str) -> None:
+        """End the plan's input: it processes its queued items, and drops and counts those that come later.
 
-        Its own sources end as in `stop`; the shared source ends with the last plan. Raises PlanInvalid for unknown
-        names.
+        Its own sources end as in `stop`; the shared source goes on. Raises PlanInvalid for unknown names.
         """
         if name not in self._plans:
             raise PlanInvalid([f"no plan is named {name!r}; there are {', '.join(map(repr, self._plans))}"])
-        if name in self._network.feeds:
-            self._network.feeds[name].discard()
-        self.close_plan(name)
-
-    def close_plan(self, name: str) -> None:
-        """End the plan's input as `end_plan` does, but process queued items; the shared source does not end."""
         if name in self._network.feeds:
             self._network.feeds[name].closed = True
             self._closed.add(name)

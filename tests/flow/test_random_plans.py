@@ -43,7 +43,7 @@ class Watch:
         if len(self.events) == spec.stop_after:
             self.executor.stop()
         if len(self.events) == spec.end_plan_after and spec.plans > 0:
-            self.executor.end_plan("p0")
+            self.executor.close_plan("p0")
 
 
 def _run(spec: Spec) -> tuple[Built, Executor | None, Watch, Stalled | None]:

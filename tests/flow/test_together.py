@@ -183,20 +183,21 @@ def _dqn(flow: mf.Flow[Any]) -> mf.Plan:
     )
 
 
-def test_a_plan_that_ends_discards_and_counts_and_the_others_go_on() -> None:
+def test_a_plan_that_ends_counts_what_comes_later_and_the_others_go_on() -> None:
     seen: list[str] = []
 
     def look(name: str, item: int) -> None:
         seen.append(name)
         if seen.count("prey") == 5:
-            executor.end_plan("prey")
+            executor.close_plan("prey")
 
     executor = Executor(_plans(_simple, _simple, last=10), look)
     executor.run_sync()
     assert seen.count("predator") == 10
     meters = executor.meters()
     assert meters["prey/learn"]["items"] + meters["prey/queue"]["dropped"] == 20
-    assert 5 <= seen.count("prey") <= 6
+    assert meters["prey/queue"]["dropped"] > 0
+    assert seen.count("prey") >= 5
 
 
 @pytest.mark.parametrize(
@@ -211,7 +212,7 @@ def test_a_plan_that_ends_ends_its_own_sources_and_leaves_its_pace_exact(pace: A
 
     def end_early(name: str, item: Any) -> None:
         if name == "predator" and item == 3:
-            executor.end_plan("prey")
+            executor.close_plan("prey")
 
     executor = Executor(_plans(paced, _simple, last=12), end_early)
     executor.run_sync()
@@ -229,20 +230,10 @@ def test_when_the_shared_source_ends_so_do_the_sources_of_all_plans() -> None:
     assert executor.meters()["prey/draw"]["items"] == 5 * 2 * 4 // 2
 
 
-def test_when_all_plans_have_ended_so_does_the_shared_source() -> None:
-    def end_both(name: str, item: int) -> None:
-        executor.end_plan("prey")
-        executor.end_plan("predator")
-
-    executor = Executor(_plans(_simple, _simple, last=None), end_both)
-    executor.run_sync()
-    assert executor.meters()["rollouts/Collect"]["items"] < 20
-
-
 def test_a_plan_that_is_not_there_cannot_end() -> None:
     executor = Executor(_plans(_simple, _simple))
     with pytest.raises(mf.PlanInvalid, match="no plan is named 'wolf'; there are 'rollouts', 'prey', 'predator'"):
-        executor.end_plan("wolf")
+        executor.close_plan("wolf")
 
 
 def test_a_slow_plan_does_not_keep_anothers_fragments_waiting_in_the_split() -> None:
