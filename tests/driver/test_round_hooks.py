@@ -23,7 +23,7 @@ class Run:
             dealer=self._of(renew=lambda *_: [self.resets.pop() for _ in list(self.resets)]),
             metrics=self._of(agent_steps_sampled={}),
             time_limit=self._of(limit_training=lambda: None),
-            stops=self._of(reason=lambda: self.reason),
+            stops=self._of(reason=lambda: self.reason, before_round=lambda: None),
             checkpoints=self._of(is_due=is_due, has_news=is_due, take=self._save),
             resets=self._of(reset_learner=lambda reset: self.done.append(reset.policy)),
             changes=self._of(take=lambda: False),
