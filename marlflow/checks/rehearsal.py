@@ -253,7 +253,7 @@ def _stage_problem(broken: FailedStage, alone: RunSpec) -> str:
 
 def _reason(failure: StageFailed) -> str:
     cause = failure.__cause__ or failure
-    # What a stage did wrong without raising anything.
+    # It says what a stage did that raised nothing itself.
     return str(cause) if isinstance(cause, OperatorRaised) else raised(cause)
 
 

@@ -148,7 +148,7 @@ def composition_problem(error: BaseException) -> str:
     while current is not None:
         text = str(current)
         if isinstance(current, MarkedYAMLError) and current.problem:
-            # Before it stands where the reader of YAML began, which may be far above.
+            # The whole text begins with the place where the reader of YAML began, which may be far above.
             text = " ".join(f"{current.problem} {current.problem_mark or ''}".split())
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         # OmegaConf appends lines about its own objects, Hydra advice on its own syntax and search path.

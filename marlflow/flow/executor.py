@@ -186,7 +186,7 @@ class Executor:
         self._ending = True
 
     def close_plan(self, name: str) -> None:
-        """End the plan's input: it processes its queued items, and drops and counts those that come later.
+        """End the plan's input: queued items are still processed; items that come later are dropped, and counted.
 
         Its own sources end as in `stop`; the shared source goes on. Raises PlanInvalid for unknown names.
         """

@@ -274,35 +274,38 @@ class LeagueMatchmaker(Matchmaker):
 
     def state(self) -> Tree:
         numbers = {seat: number for number, seat in enumerate(self._deals)}
-        # Left out if it says nothing new, so that checkpoints of versions without it can be resumed.
+        # Both are left out if they say nothing new, so that checkpoints of versions without them can be resumed.
         due_at = {} if self._due_at == self._snapshot_at else {"due_at": dict(self._due_at)}
-        return due_at | {
-            "members": self.members.state(),
-            "payoffs": self.payoffs.state(),
-            "ratings": self.ratings.state(),
-            "matches": self.matches.state(),
-            "next_matches_at": self._next_matches_at,
-            "mode": self._mode.state(),
-            **self._uneven_shares(),
-            "turns": [[seat.policy, seat.role, count] for seat, count in self._deals.items()],
-            "open": np.array(
-                [
-                    [env, episode, numbers[seat]]
-                    for env, of_env in self._open.items()
-                    for episode, seat in of_env.items()
-                ],
-                np.int64,
-            ).reshape(-1, 3),
-            "snapshot_at": dict(self._snapshot_at),
-            "games": self.games,
-            "env_steps": self._env_steps,
-            "epoch": self.epoch,
-        }
+        shares = {"shares": self._uneven_shares} if self._uneven_shares else {}
+        return (
+            due_at
+            | shares
+            | {
+                "members": self.members.state(),
+                "payoffs": self.payoffs.state(),
+                "ratings": self.ratings.state(),
+                "matches": self.matches.state(),
+                "next_matches_at": self._next_matches_at,
+                "mode": self._mode.state(),
+                "turns": [[seat.policy, seat.role, count] for seat, count in self._deals.items()],
+                "open": np.array(
+                    [
+                        [env, episode, numbers[seat]]
+                        for env, of_env in self._open.items()
+                        for episode, seat in of_env.items()
+                    ],
+                    np.int64,
+                ).reshape(-1, 3),
+                "snapshot_at": dict(self._snapshot_at),
+                "games": self.games,
+                "env_steps": self._env_steps,
+                "epoch": self.epoch,
+            }
+        )
 
-    def _uneven_shares(self) -> Mapping[str, dict[str, float]]:
-        # Left out if it says nothing new, so that checkpoints of versions without it can be resumed.
-        shares = {policy: share for policy, share in self._shares.items() if share != 1.0}
-        return {"shares": shares} if shares else {}
+    @property
+    def _uneven_shares(self) -> dict[str, float]:
+        return {policy: share for policy, share in self._shares.items() if share != 1.0}
 
     def load_state(self, tree: Any) -> None:
         self.members.load_state(tree["members"])
@@ -316,7 +319,7 @@ class LeagueMatchmaker(Matchmaker):
             self._mode.load_state(tree["mode"])
         # Only seats that exist now: a resumed run may have other shares, and so other seats. Turns are in proportion to
         # shares from then on, and do not make up for others before.
-        is_as_before = tree.get("shares", {}) == self._uneven_shares().get("shares", {})
+        is_as_before = tree.get("shares", {}) == self._uneven_shares
         deals = {LiveSeat(policy, role): count for policy, role, count in tree["turns"] if is_as_before}
         self._deals = {seat: deals.get(seat, 0) for seat in self._deals}
         self._open = {}

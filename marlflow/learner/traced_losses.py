@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from marlflow.base.errors import NotCompiled
 from marlflow.learner.flat_parameters import FlatParameters
 from marlflow.learner.loss import LossTerms
@@ -112,7 +114,7 @@ def _numbers(keeper: Any) -> dict[str, Any]:
     return {
         name: value
         for name, value in attributes.items()
-        if isinstance(value, bool | int | float | str) and name != "training"
+        if isinstance(value, bool | int | float | str | np.number) and name != "training"
     }
 
 

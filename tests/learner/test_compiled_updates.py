@@ -387,15 +387,18 @@ class Adaptive(mf.PPOLoss):
         return terms._replace(total=terms.total + penalty)
 
 
-def test_a_number_of_a_loss_that_changes_between_updates_is_no_constant() -> None:
+@pytest.mark.parametrize("number", [float, np.float32])
+def test_a_number_of_a_loss_that_changes_between_updates_is_no_constant(number: Any) -> None:
     losses = [Adaptive(mf.Coefficients()) for _ in range(2)]
+    for loss in losses:
+        loss.beta = number(0.25)
     compiled, eager = learner("auto", losses[0]), learner(False, losses[1])
     for one in (compiled, eager):
         one.parameters.updates = AUTO_AFTER
     assert compiled.update(ppo_rows(70), 2, 16).note == ""
     eager.load_state(compiled.state())
     for loss in losses:
-        loss.beta = 5.0
+        loss.beta = number(5.0)
     reports = [one.update(ppo_rows(70), 2, 16) for one in (compiled, eager)]
     assert reports[0].note == "updates are not compiled: Adaptive changes its own beta from one update to the next"
     np.testing.assert_array_equal(compiled.state()["vector"], eager.state()["vector"])
