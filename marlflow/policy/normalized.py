@@ -5,6 +5,7 @@ The statistics are published, saved and copied into target networks like other p
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -44,16 +45,19 @@ class RunningMoments(nn.Module):
         """Merge in `rows` [N, D] (Chan et al., "Updating formulae and a pairwise algorithm", 1979, equation 2.1)."""
         if not len(rows):
             return
-        new_mean, new_variance = rows.double().mean(0), rows.double().var(0, correction=0)
-        # Float64 for the merge: float32 loses the small difference of large means.
+        # Float64, for float32 loses the small difference of large means. torch.var over the first dimension is slow.
+        rows = rows.double()
+        new_mean = rows.mean(0)
+        new_variance = (rows - new_mean).square_().mean(0)
         count, mean = float(self.count), self.mean.double()
         share = len(rows) / (count + len(rows))
         difference = new_mean - mean
-        variance = (1.0 - share) * self.variance + share * new_variance + share * (1.0 - share) * difference.square()
-        if not bool(torch.isfinite(variance.float()).all()):
+        variance = torch.lerp(self.variance.double(), new_variance, share)
+        variance.addcmul_(difference, difference, value=share * (1.0 - share))
+        if not math.isfinite(float(variance.float().amax())):
             # Skip NaN and infinite rows: merged in, they would spoil the statistics for good.
             return
-        self.mean.copy_(mean + share * difference)
+        self.mean.copy_(mean.add_(difference, alpha=share))
         self.variance.copy_(variance)
         # A capped count gives new rows a fixed smallest share.
         self.count.fill_(min(count + len(rows), _WINDOW_ROWS))
