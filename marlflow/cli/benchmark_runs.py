@@ -100,7 +100,8 @@ class BenchmarkPlan:
 
     def _runs_of(self, task: str, algorithm: str) -> Iterator[BenchmarkRun]:
         of_task = self.suite.tasks[task]
-        overrides = inline_by_default([*self.suite.algorithms[algorithm], *of_task.overrides, "log.console=none"])
+        words = [*self.suite.algorithms[algorithm], *of_task.overrides, *of_task.algorithms.get(algorithm, ())]
+        overrides = inline_by_default([*words, "log.console=none"])
         ready, env_steps = self._composed(overrides)
         runs = []
         for seed in self.seeds:
@@ -205,12 +206,16 @@ _LENGTHS = ("agent_steps", "at_agent_steps")
 
 @dataclass(frozen=True, slots=True)
 class SuiteTask:
-    """A task: its overrides, the scores that count as 0 and 1, and words that choose `env` for scored episodes."""
+    """A task: its overrides, the scores that count as 0 and 1, and words that choose `env` for scored episodes.
+
+    `algorithms`: further overrides of single algorithms on this task.
+    """
 
     overrides: tuple[str, ...]
     low: float
     high: float
     score_env: tuple[str, ...]
+    algorithms: Mapping[str, tuple[str, ...]]
 
     def normalized(self, score: float) -> float:
         """Return a score with `low` at 0 and `high` at 1."""
@@ -242,7 +247,11 @@ def read_suite(name: str, config_dirs: Sequence[str] = ()) -> Suite:
         raise ConfigInvalid(problems)
     tasks = {
         str(task): SuiteTask(
-            tuple(of["overrides"]), float(of["low"]), float(of["high"]), tuple(of.get("score_env") or ())
+            tuple(of["overrides"]),
+            float(of["low"]),
+            float(of["high"]),
+            tuple(of.get("score_env") or ()),
+            {str(algorithm): tuple(words) for algorithm, words in (of.get("algorithms") or {}).items()},
         )
         for task, of in values["tasks"].items()
     }
@@ -266,13 +275,28 @@ def _problems(values: Any) -> Iterator[str]:
             continue
         for name, entry in entries.items():
             yield from _entry_problems(f"{section}.{name}", entry, keys)
+            if section == "tasks" and isinstance(entry, dict):
+                yield from _own_problems(f"{section}.{name}.algorithms", entry, values.get("algorithms"))
+
+
+def _own_problems(path: str, task: Mapping[Any, Any], algorithms: Any) -> Iterator[str]:
+    """Yield what is wrong with a task's overrides of single algorithms."""
+    own = task.get("algorithms") or {}
+    if not (isinstance(own, dict) and all(_are_texts(words) for words in own.values())):
+        yield f"{path} must have lists of overrides by algorithms, such as {{ppo: [policies.agent.algorithm.epochs=8]}}"
+    elif isinstance(algorithms, dict):
+        yield from (
+            misspelled_key(f"{path}.{name}", str(name), [str(one) for one in algorithms], "the suite's algorithms")
+            for name in own
+            if name not in algorithms
+        )
 
 
 def _entry_problems(path: str, entry: Any, keys: Sequence[str]) -> Iterator[str]:
     if not isinstance(entry, dict):
         yield f"{path} must have {', '.join(keys)}"
         return
-    yield from _key_problems(f"{path}.", entry, keys, ("score_env",) if "low" in keys else ())
+    yield from _key_problems(f"{path}.", entry, keys, ("score_env", "algorithms") if "low" in keys else ())
     if "overrides" in entry and not _are_texts(entry["overrides"]):
         yield f"{path}.overrides must be a list of overrides as of marlflow train, such as [env.num_agents=2]"
     limits = [entry[key] for key in ("low", "high") if key in entry]

@@ -187,6 +187,13 @@ def test_a_benchmark_that_is_not_there_is_refused(marlflow: Marlflow, words: lis
         ("tasks.easy.score_env", {"max_cycles": 9}, "score_env must be a list as for marlflow evaluate"),
         ("tasks.easy.score_env", ["seed=1"], "score_env must be a list as for marlflow evaluate"),
         ("tasks.easy.overrides", ["env.max_cycle=9"], "dqn on easy: "),
+        ("tasks.easy.algorithms", {"dqm": ["seed=1"]}, "there is no tasks.easy.algorithms.dqm; did you mean"),
+        (
+            "tasks.easy.algorithms",
+            {"dqn": "seed=1"},
+            "tasks.easy.algorithms must have lists of overrides by algorithms",
+        ),
+        ("tasks.easy.algorithms", {"dqn": ["policies.cart.algorithm.lambd=1"]}, "dqn on easy: "),
         ("algorithms.dqn.overrides", "experiment=x", "algorithms.dqn.overrides must be a list of overrides"),
         ("algorithms.dqn.overrides", ["experiment=x"], "dqn on Hard task: there is no experiment 'x'"),
         ("algorithms.dqn.overrides", [*COMMON, "stop.env_steps=null"], "needs an end in env steps"),
@@ -205,6 +212,26 @@ def test_what_is_wrong_in_a_suite_is_said_before_anything_runs(
     suite.write_text(yaml.safe_dump(values))
     marlflow("benchmark", *WORDS).assert_refused(message)
     assert not Path("runs").exists()
+
+
+def test_overrides_of_an_algorithm_on_one_task_come_last_and_only_there(suite: Path, tmp_path: Path) -> None:
+    values = yaml.safe_load(yaml.safe_dump(SUITE))
+    values["tasks"]["easy"]["algorithms"] = {"dqn": ["env.max_cycles=25"]}
+    suite.write_text(yaml.safe_dump(values))
+    config_dirs = [str(suite.parent.parent)]
+    plan = BenchmarkPlan(
+        read_suite("own", config_dirs), list(SUITE["tasks"]), ["a2c", "dqn"], [0], 1.0, config_dirs, tmp_path / "runs"
+    )
+    cycles = {
+        (run.task, run.algorithm): [word for word in run.words if word.startswith("env.max_cycles=")][-1]
+        for run in plan.runs()
+    }
+    assert cycles == {
+        ("easy", "a2c"): "env.max_cycles=20",
+        ("easy", "dqn"): "env.max_cycles=25",
+        ("Hard task", "a2c"): "env.max_cycles=40",
+        ("Hard task", "dqn"): "env.max_cycles=40",
+    }
 
 
 @pytest.mark.usefixtures("suite")
@@ -259,7 +286,7 @@ def test_the_suite_of_the_page_can_run(tmp_path: Path) -> None:
     (tmp_path / "suite" / "mine.yaml").write_text(block)
     suite = read_suite("mine", [str(tmp_path)])
     (run,) = BenchmarkPlan(suite, ["short"], ["ppo"], [3], 0.5, [str(tmp_path)], tmp_path / "runs").runs()
-    assert (run.name, run.env_steps, run.state) == ("ppo on short, seed 3", 10_000, "new")
+    assert (run.name, run.env_steps, run.state) == ("ppo on short, seed 3", 15_000, "new")
 
 
 class WarmUp:
