@@ -191,7 +191,7 @@ def test_a_benchmark_that_is_not_there_is_refused(marlflow: Marlflow, words: lis
         (
             "tasks.easy.algorithms",
             {"dqn": "seed=1"},
-            "tasks.easy.algorithms must have lists of overrides by algorithms",
+            "tasks.easy.algorithms must have lists of overrides by",
         ),
         ("tasks.easy.algorithms", {"dqn": ["policies.cart.algorithm.lambd=1"]}, "dqn on easy: "),
         ("algorithms.dqn.overrides", "experiment=x", "algorithms.dqn.overrides must be a list of overrides"),
