@@ -17,6 +17,7 @@ from marlflow.batches.items import as_it_is
 from marlflow.check_env.outcome import Speed
 from marlflow.check_env.play import Dice, random_actor
 from marlflow.check_env.seats import Seats, Suitable
+from marlflow.env.masking import joined
 from marlflow.sampling import Receipt, RolloutWorker, SamplerConfig
 from marlflow.sampling.watchdog import close_within
 
@@ -116,7 +117,7 @@ class _BareEnv:
     def _action(self, agent: str, observation: Any, info: Any) -> Any:
         mask = observation.get("action_mask") if isinstance(observation, dict) else None
         mask = (info or {}).get("action_mask") if mask is None else mask
-        return self._dice.choose(agent, self._env.action_space(agent), mask)
+        return self._dice.choose(agent, self._env.action_space(agent), joined(mask))
 
 
 @contextmanager

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from pettingzoo import AECEnv, ParallelEnv
 
 from marlflow.base.arrays import Array
 from marlflow.base.encoder import Encoder, ObservationOutside
@@ -14,7 +15,7 @@ from marlflow.base.errors import EnvironmentFailed
 from marlflow.env.adapter import StepResult
 from marlflow.env.agents import AgentSlots
 from marlflow.env.episode_location import EpisodeLocation
-from marlflow.env.wrappers.shield import correcting_wrappers
+from marlflow.env.wrappers.shield import ShieldParallel
 
 
 class LocatedEnv:
@@ -58,7 +59,9 @@ class AdapterState(LocatedEnv):
         self._appeared: set[int] = set()
         self._any_masked = False
         self.vanished = 0
-        self._correcting = correcting_wrappers(env)
+        self._correcting = [one for one in layers(env) if isinstance(one, ShieldParallel) and one.corrects]
+        # Outer ones first.
+        self._know_final_infos = [one for one in layers(env) if "final_infos" in vars(one)]
         # Wrappers may have played before, to find the scale of rewards.
         self._corrected_before = sum(wrapper.actions_corrected for wrapper in self._correcting)
 
@@ -77,6 +80,13 @@ class AdapterState(LocatedEnv):
     @property
     def actions_corrected(self) -> int:
         return sum(wrapper.actions_corrected for wrapper in self._correcting) - self._corrected_before
+
+    def final_infos(self) -> dict[str, Mapping[str, Any]]:
+        """Return what is known at the end of an episode about agents that ended earlier, the environment's word first.
+
+        A wrapper or environment says it by an attribute `final_infos`, if the infos of its last step do not.
+        """
+        return {agent: info for one in self._know_final_infos for agent, info in one.final_infos.items()}
 
     def forget_agents(self) -> None:
         """Forget the agents of earlier episodes, between two, of an environment that does not declare its agents."""
@@ -107,6 +117,15 @@ class AdapterState(LocatedEnv):
 
     def appeared(self) -> set[int]:
         return self._appeared
+
+
+def layers(env: Any) -> Iterator[Any]:
+    """Yield a PettingZoo environment and those in it, outer wrappers first."""
+    while isinstance(env, AECEnv | ParallelEnv):
+        yield env
+        inside = vars(env)
+        # PettingZoo's conversion to Parallel has another name for it.
+        env = inside.get("env", inside.get("aec_env"))
 
 
 def options_for(task: int | None) -> dict[str, Any]:

@@ -8,14 +8,12 @@ credited to.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from pettingzoo.utils.wrappers import BaseWrapper, OrderEnforcingWrapper
 
-from marlflow.base.arrays import Array
+from marlflow.base.arrays import Array, copied
 from marlflow.env.adapter import AgentEnd, StepResult
 from marlflow.env.adapter_state import AdapterState, options_for
 from marlflow.env.episode_location import EpisodeLocation
@@ -139,7 +137,7 @@ class AECAdapter(AdapterState):
     def _end(self, agent: str, terminated: bool) -> None:
         slot = self._agent_slots.slots[agent]
         # Copied because later dead steps may change observations in place, as SuperSuit's frame_stack does.
-        observation, mask = map(_copied, self._observe(slot, agent, final=True))
+        observation, mask = map(copied, self._observe(slot, agent, final=True))
         info = self._inner_env.infos.get(agent)
         self._step(None, agent)
         self._ended_slots.add(slot)
@@ -179,11 +177,6 @@ def _forwards_attributes(env: Any) -> bool:
     if not kind.__module__.startswith(_KNOWN_MODULES) or getattr(kind, "__getattr__", None) not in _FORWARDING:
         return False
     return not any(name in env.__dict__ or hasattr(kind, name) for name in _ATTRIBUTES)
-
-
-def _copied(value: Any) -> Any:
-    # `copy` of a plain array is twenty times as fast as `deepcopy`.
-    return value.copy() if type(value) is np.ndarray and not value.dtype.hasobject else copy.deepcopy(value)
 
 
 # Zeros of these types are skipped; any other type is checked where rewards are summed.

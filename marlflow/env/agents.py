@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.base.sentences import enumerated
 from marlflow.base.spaces import DISCRETE_KINDS
 from marlflow.env.episode_location import EpisodeLocation
-from marlflow.env.masking import MASK, MaskedView
+from marlflow.env.masking import MASK, MaskedView, joined
 
 
 class AgentSlots:
@@ -97,7 +99,7 @@ class AgentSlots:
         view = self._views[slot]
         if view.is_inside:
             try:
-                return view.bare(observation), observation[MASK]
+                return view.bare(observation), joined(observation[MASK])
             except (KeyError, TypeError, IndexError, AttributeError) as error:
                 reason = f"the observation has no {MASK!r} with it, which its space declares"
                 raise self._location.broken(reason, self.agents[slot]) from error
@@ -109,7 +111,7 @@ class AgentSlots:
         if mask is not None and not self.masked[slot]:
             agent = self.agents[slot]
             raise self._location.broken("info['action_mask'] came, but reset() gave no agent one", agent)
-        return observation, mask
+        return observation, joined(mask)
 
     def split_final(self, slot: int, observation: Any, info: Mapping[str, Any] | None) -> tuple[Any, Array | None]:
         """Split a final observation, which may be missing; an all-zero mask becomes None."""
@@ -158,3 +160,13 @@ def matching_agents(env: Any, pattern: str) -> list[str]:
     if not matching:
         raise ConfigInvalid([f"agents={pattern!r} matches none of {enumerated(declared)}"])
     return matching
+
+
+@cache
+def group_of(agent: str) -> str:
+    """Return an agent's name without its number.
+
+    >>> group_of("adversary_10"), group_of("agent")
+    ('adversary', 'agent')
+    """
+    return re.sub(r"_\d+$", "", agent)

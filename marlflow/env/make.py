@@ -247,6 +247,8 @@ def _submodules(package: str) -> list[str]:
 
 
 def _other_interface_hint(env: object) -> str:
+    if isinstance(env, type):
+        return f"; it returned the class {env.__name__}: call it there"
     methods = ("reset", "step", "observation_space", "action_space")
     if hasattr(env, "possible_agents") and all(callable(getattr(env, method, None)) for method in methods):
         base, name = "AECEnv" if hasattr(env, "observe") else "ParallelEnv", type(env).__name__

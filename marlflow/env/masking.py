@@ -41,13 +41,41 @@ class MaskedView:
     def legal(self, observation: Any, info: Mapping[str, Any] | None) -> Array:
         """Return the actions that the environment allows, bool [width]; all of them if there is no mask."""
         mask = observation[MASK] if self.is_inside else (info or {}).get(MASK)
-        return np.ones(self.width, np.bool_) if mask is None else np.asarray(mask).astype(np.bool_)
+        return np.ones(self.width, np.bool_) if mask is None else np.asarray(joined(mask)).astype(np.bool_)
 
     def inside(self, observation: Any, allowed: Array) -> Any:
         """Return the observation with its mask replaced; raises TypeError if it has none."""
         if not self.is_inside:
             raise TypeError("the mask is in the info")
         return {**observation, MASK: allowed.astype(np.asarray(observation[MASK]).dtype)}
+
+
+class ShownMasks:
+    """Masks that a wrapper of an AEC environment shows in infos, until the environment steps again.
+
+    Before it steps, its own infos come back: it may change them in place, or have one dict for several agents.
+    """
+
+    def __init__(self, env: Any) -> None:
+        self._env = env
+        self._own: list[tuple[dict[str, Any], str, Any]] = []
+
+    def show(self, agent: str, mask: Any) -> None:
+        """Show `mask` in the info of `agent`, where adapters read it."""
+        infos = self._env.infos
+        self._own.append((infos, agent, infos.get(agent)))
+        infos[agent] = {**(infos.get(agent) or {}), MASK: mask}
+
+    def restore(self) -> None:
+        """Give the environment its own infos back."""
+        for infos, agent, own in reversed(self._own):
+            infos[agent] = own
+        self._own.clear()
+
+
+def joined(mask: Any) -> Any:
+    """Return a mask whose components are a tuple, as gymnasium has those of MultiDiscrete, as one array."""
+    return np.concatenate([np.ravel(joined(part)) for part in mask]) if isinstance(mask, tuple) else mask
 
 
 def as_mask(allowed: Array) -> Array:
@@ -60,7 +88,7 @@ def random_legal_action(space: spaces.Space[Any], mask: ArrayLike, random: np.ra
 
     `mask` has one element for each value: the masks of all components, concatenated. Raises TypeError for a Box.
     """
-    parts = components(np.asarray(mask)[None], choices_of(space))
+    parts = components(np.asarray(joined(mask))[None], choices_of(space))
     chosen = np.array([random.choice(np.flatnonzero(part[0])) for part in parts])
     if isinstance(space, spaces.Discrete):
         return int(chosen[0] + space.start)

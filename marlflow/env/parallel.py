@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from marlflow.env.adapter import AgentEnd, StepResult
 from marlflow.env.adapter_state import AdapterState, options_for
 from marlflow.env.episode_location import EpisodeLocation
@@ -40,9 +42,10 @@ class ParallelAdapter(AdapterState):
         self._live, self._lingering = [], set()
         self._appeared.clear()
         try:
-            observations, infos = self._env.reset(seed=seed, **options)
+            begun = self._env.reset(seed=seed, **options)
         except (Exception, SystemExit) as error:
             raise self._location.raised(error, "reset()") from error
+        observations, infos = self._parts("reset()", begun, _OF_RESET)
         for agent in self._env.agents:
             self._agent_slots.slot(agent)
         return observations, infos
@@ -55,22 +58,22 @@ class ParallelAdapter(AdapterState):
             stepped = env.step(dict(zip(live, actions, strict=True)))
         except (Exception, SystemExit) as error:
             raise location.raised(error, "step()") from error
-        if not isinstance(stepped, tuple) or len(stepped) != 5:
-            given = f"{len(stepped)} things" if isinstance(stepped, tuple) else f"a {type(stepped).__name__}"
-            raise location.broken(f"step() returned {given}; {_EXPECTED_RESULT}")
-        observations, rewards, terminations, truncations, infos = stepped
-        # The common case, in which no agent ends or joins, skips _settle.
-        if (
-            True in terminations.values()
-            or True in truncations.values()
-            or env.agents != live
-            or len(rewards) != len(live)
-            or location.env_steps == 1
-            or self._lingering
-            # The dead may have costs.
-            or (self.info_keys and infos.keys() - live)
-        ):
-            return self._settle(observations, rewards, terminations, truncations, infos)
+        observations, rewards, terminations, truncations, infos = self._parts("step()", stepped, _OF_STEP)
+        try:
+            # The common case, in which no agent ends or joins, skips _settle.
+            if (
+                True in terminations.values()
+                or True in truncations.values()
+                or env.agents != live
+                or len(rewards) != len(live)
+                or location.env_steps == 1
+                or self._lingering
+                # The dead may have costs.
+                or (self.info_keys and infos.keys() - live)
+            ):
+                return self._settle(observations, rewards, terminations, truncations, infos)
+        except ValueError as error:
+            raise self._wrong_flag(terminations, truncations) or error from error
         try:
             result.rewards = [*map(rewards.__getitem__, live)]
         except KeyError as missing:
@@ -78,7 +81,7 @@ class ParallelAdapter(AdapterState):
         try:
             result.observations = [*map(observations.__getitem__, live)]
         except KeyError as missing:
-            raise location.broken(_NO_OBSERVATION, missing.args[0]) from missing
+            raise location.broken(f"step() {_NO_OBSERVATION}", missing.args[0]) from missing
         if self._any_masked or _has_mask(infos):
             self._split(infos)
         if self.info_keys:
@@ -88,6 +91,29 @@ class ParallelAdapter(AdapterState):
         result.ended = _NO_ENDS
         result.steady = True
         return result
+
+    def _parts(self, call: str, result: Any, names: Sequence[str]) -> Any:
+        """Return what a call returned, if it is a dict by agent for each of `names`; raises EnvironmentFailed."""
+        if type(result) is tuple and len(result) == len(names):
+            for name, part in zip(names, result, strict=True):
+                # Most are dicts, and this is done at every env step.
+                if type(part) is not dict and not isinstance(part, Mapping):
+                    given = f"a {type(part).__name__} as {name}"
+                    break
+            else:
+                return result
+        else:
+            given = f"{len(result)} things" if isinstance(result, tuple) else f"a {type(result).__name__}"
+        *first, last = names
+        expected = f"a ParallelEnv returns {len(names)}: {', '.join(first)} and {last}, a dict by agent each"
+        raise self._location.broken(f"{call} returned {given}; {expected}")
+
+    def _wrong_flag(self, *flags: Mapping[str, Any]) -> Exception | None:
+        for agent, flag in (item for of in flags for item in of.items()):
+            if np.size(flag) != 1:
+                reason = f"step() gave an array of {np.size(flag)} as a termination or truncation, not a bool"
+                return self._location.broken(reason, agent)
+        return None
 
     def _settle(
         self,
@@ -126,15 +152,23 @@ class ParallelAdapter(AdapterState):
             # Agents that ended earlier may learn how the episode ended, such as whether their team won.
             dead = [agent for agent in infos if agent in slots and agent not in before]
             result.last_infos = {slots[agent]: infos[agent] for agent in dead}
+            self._add_final_infos(result)
         try:
             result.observations = [*map(observations.__getitem__, self._live)]
         except KeyError as missing:
-            raise self._location.broken(_NO_OBSERVATION, missing.args[0]) from missing
+            call = "step()" if self._location.env_steps else "reset()"
+            raise self._location.broken(f"{call} {_NO_OBSERVATION}", missing.args[0]) from missing
         if self._any_masked or joined or _has_mask(infos):
             self._split(infos)
         for agent in [agent for agent in joined if agent not in self._lingering]:
             self._agent_slots.check(slots[agent], result.observations[self._live.index(agent)])
         return result
+
+    def _add_final_infos(self, result: StepResult) -> None:
+        final = {self._agent_slots.slots[agent]: info for agent, info in self.final_infos().items()}
+        if final:
+            result.ended = [end._replace(info=final.pop(end.slot, end.info)) for end in result.ended]
+            result.last_infos = {**final, **result.last_infos}
 
     def _admit(
         self,
@@ -180,9 +214,8 @@ def _has_mask(infos: Mapping[str, Any]) -> bool:
     return any(MASK in info for info in infos.values() if info)
 
 
-_EXPECTED_RESULT = (
-    "a ParallelEnv returns 5: observations, rewards, terminations, truncations and infos, a dict by agent each"
-)
+_OF_RESET = ("observations", "infos")
+_OF_STEP = ("observations", "rewards", "terminations", "truncations", "infos")
 _NO_ENDS: list[AgentEnd] = []
-_NO_OBSERVATION = "step() gave no observation for an agent that is in `agents`"
+_NO_OBSERVATION = "gave no observation for an agent that is in `agents`"
 _NO_REWARD = "step() gave no reward for an agent that was alive before it; give 0.0 where there is none"

@@ -231,11 +231,12 @@ class WrongReward(Exception):
 def reward_values(rewards: Sequence[Any]) -> Array:
     """Return `rewards` as float64 [N]; raises WrongReward for the first that is not a finite number."""
     try:
-        values = np.array(rewards, np.float64)
+        values = np.array(rewards)
     except (TypeError, ValueError, OverflowError):
         values = np.empty(0)
-    if values.shape == (len(rewards),) and np.isfinite(values).all():
-        return values
+    # Not converted before: numpy reads numbers in texts, too.
+    if values.shape == (len(rewards),) and values.dtype.kind in "biuf" and np.isfinite(values).all():
+        return values.astype(np.float64, copy=False)
     # One by one, to find the wrong reward or accept arrays of one number.
     return np.array([_finite(position, reward, "the reward") for position, reward in enumerate(rewards)])
 

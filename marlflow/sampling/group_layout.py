@@ -103,9 +103,8 @@ class GroupLayout:
             _flat(self.actions[name])[at] = values if chosen is None else values[chosen]
 
     def clear_actions(self) -> None:
-        """Set all actions to 0."""
-        for array in self.actions.values():
-            array.fill(0)
+        """Begin with new arrays of zeros: the environment may keep those of its last step."""
+        self.actions = {name: np.zeros_like(array) for name, array in self.actions.items()}
 
     def _parts(self, lanes: Array) -> Iterator[tuple[str, Array | None, Array]]:
         """Yield each group of `lanes`: name, which of them (None: all), and their rows in its arrays."""

@@ -27,7 +27,7 @@ from marlflow.config.records import played_environment
 from marlflow.driver.entrants import Entrant, Entrants
 from marlflow.driver.saved_experiment import finished_run, sides_or_none
 from marlflow.env.episode_location import raised
-from marlflow.env.masking import MASK, OBSERVATION
+from marlflow.env.masking import MASK, OBSERVATION, joined
 from marlflow.policy.actor import ASKED_MODES, AskedMode, memory_shape_of
 from marlflow.runs.saved_league import SavedRun
 from marlflow.runs.saved_runs import Which, run_folder
@@ -311,7 +311,7 @@ class Team:
         """Return an observation without its action mask, and the mask."""
         if isinstance(observation, Mapping) and MASK in observation:
             rest = {name: part for name, part in observation.items() if name != MASK}
-            return (rest[OBSERVATION] if set(rest) == {OBSERVATION} else rest), observation[MASK]
+            return (rest[OBSERVATION] if set(rest) == {OBSERVATION} else rest), joined(observation[MASK])
         if info is None and trained.spaces.masked:
             raise InvalidInput(
                 [
@@ -319,7 +319,7 @@ class Team:
                     f"is in it, or its info: act({agent!r}, observation, info)"
                 ]
             )
-        return observation, (info or {}).get(MASK)
+        return observation, joined((info or {}).get(MASK))
 
 
 def load(

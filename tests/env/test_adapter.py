@@ -400,6 +400,72 @@ def test_a_step_that_returns_what_an_older_interface_did_is_named():
         adapter.act([0, 0])
 
 
+@pytest.mark.parametrize(
+    ("position", "value", "said"),
+    [
+        (1, [0.0, 0.0], r"step\(\) returned a list as rewards"),
+        (2, False, r"step\(\) returned a bool as terminations"),
+        (3, None, r"step\(\) returned a NoneType as truncations"),
+        (4, None, r"step\(\) returned a NoneType as infos"),
+        (2, {"a": np.zeros(2, bool), "b": False}, "an array of 2 as a termination or truncation"),
+    ],
+)
+def test_parts_of_a_step_that_are_not_by_agent_are_named(position, value, said):
+    class Wrong(Scripted):
+        def step(self, actions):
+            parts = [*super().step(actions)]
+            parts[position] = value
+            return tuple(parts)
+
+    adapter = open_adapter(Wrong([(["a", "b"], {"a": 0.0, "b": 0.0}, {}, {})] * 2))
+    adapter.reset(0)
+    with pytest.raises(EnvironmentFailed, match=said):
+        adapter.act([0, 0])
+
+
+@pytest.mark.parametrize(
+    ("begin", "said"),
+    [
+        (lambda observations: observations, "returned a dict"),
+        (lambda observations: (observations, None), "returned a NoneType as infos"),
+        (lambda observations: None, "returned a NoneType"),
+    ],
+)
+def test_a_reset_that_returns_what_an_older_interface_did_is_named(begin, said):
+    class Older(Scripted):
+        def reset(self, seed=None, options=None):
+            return begin(super().reset(seed)[0])
+
+    expected = rf"reset\(\) {said}; a ParallelEnv returns 2: observations and infos, a dict by agent each"
+    with pytest.raises(EnvironmentFailed, match=expected):
+        open_adapter(Older([]))
+
+
+def test_an_observation_that_is_missing_at_the_reset_is_reset_s():
+    class Blind(Scripted):
+        def reset(self, seed=None, options=None):
+            _, infos = super().reset(seed)
+            return {}, infos
+
+    adapter = open_adapter(Blind([]))
+    with pytest.raises(EnvironmentFailed, match=r"reset\(\) gave no observation for an agent that is in `agents`"):
+        adapter.reset(0)
+
+
+def test_a_mask_of_several_components_may_be_a_tuple_of_arrays():
+    class Masked(Scripted):
+        def action_space(self, agent):
+            return spaces.MultiDiscrete([2, 3])
+
+        def reset(self, seed=None, options=None):
+            observations, infos = super().reset(seed)
+            mask = (np.array([0, 1], np.int8), np.array([1, 0, 0], np.int8))
+            return observations, {agent: {"action_mask": mask} for agent in infos}
+
+    adapter = open_adapter(Masked([]))
+    assert [mask.tolist() for mask in adapter.reset(0).masks] == [[0, 1, 1, 0, 0]] * 2
+
+
 def test_agents_that_nobody_declares_can_be_given_their_slots_before_they_appear():
     adapter = open_adapter(Undeclared())
     adapter.seat(["b", "a"])

@@ -28,6 +28,10 @@ class LikeParallel:
     reset = step = observation_space = action_space = print
 
 
+def make_class():
+    return LikeParallel
+
+
 def test_what_has_the_methods_of_an_environment_is_one_by_the_class_that_the_message_names():
     class Mine(LikeParallel, ParallelEnv):
         pass
@@ -71,6 +75,7 @@ def test_wrappers_are_applied_in_order():
         ("tests.sentences", {}, "tests.sentences is of type module: give its function or class"),
         (TEAM, {"num_cats": 2}, "does not take num_cats=2"),
         ("gymnasium.make", {"id": "CartPole-v1"}, "one of several agents, with Tuple spaces, is env=gymnasium_team"),
+        (f"{__name__}.make_class", {}, "it returned the class LikeParallel: call it there"),
         ("builtins.dict", {}, "makes a dict, not a PettingZoo AECEnv or ParallelEnv"),
         (f"{__name__}.LikeParallel", {}, "so class Mine(LikeParallel, pettingzoo.ParallelEnv) of your own"),
     ],

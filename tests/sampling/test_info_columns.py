@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -12,6 +13,8 @@ from pettingzoo import AECEnv, ParallelEnv
 
 from marlflow.base.info_columns import USUAL, InfoColumn, InfoColumns, coefficient_name
 from marlflow.env.functional.own import batched_env
+from marlflow.env.simulators.gymnasium_team import GymnasiumTeam
+from marlflow.env.wrappers.shipped import black_death
 from marlflow.policy.scripted import RandomActor
 from marlflow.sampling.protocol import EvaluationRequest, Request
 from marlflow.sampling.saved_state import ResumeReport
@@ -140,6 +143,65 @@ def test_figures_are_sums_or_what_the_last_info_says_and_those_that_nobody_gives
             "won": {"a": 0.0, "b": 1.0},
         }
     assert worker_of(*figures).evaluate(EvaluationRequest(range(3))).episodes[2].infos["end"] == {"a": 1.5, "b": 2.5}
+
+
+class Quiet(Telling):
+    """As Telling, with infos of the living only."""
+
+    def step(self, actions: Any) -> Any:
+        acted = self.agents
+        *result, infos = super().step(actions)
+        return *result, {agent: infos[agent] for agent in acted}
+
+
+@pytest.mark.parametrize(("make", "won"), [(Telling, 1.0), (Quiet, 0.0)])
+def test_black_death_keeps_what_an_agents_last_info_said_and_adds_nothing_to_sums(make: Any, won: float) -> None:
+    figures = [
+        InfoColumn("half", "deep.half"),
+        InfoColumn("sum", "step"),
+        InfoColumn("end", "step", "end"),
+        *USUAL,
+    ]
+    receipt, _ = worker_of(*figures, make=lambda: black_death(make())).collect(5)
+    told = make is Telling
+    for episode in receipt.episodes:
+        assert episode.infos == {
+            "half": {"a": 3.0, "b": 7.5},
+            "sum": {"a": 1 + 2 + 3 + 2 * told, "b": 15},
+            "end": {"a": 1.0 if told else 3.0, "b": 5.0},
+            "battle_won": {"a": won, "b": 1.0},
+            "won": {"a": 0.0, "b": 1.0},
+        }
+
+
+class WonTogether(gym.Env[Any, Any]):
+    """Agent 0 ends after two steps; one info for both says at the end, after four, that they won."""
+
+    def __init__(self) -> None:
+        self.observation_space = spaces.Tuple([spaces.Box(0, 9, (1,), np.float32)] * 2)
+        self.action_space = spaces.Tuple([spaces.Discrete(2)] * 2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self._at = 0
+        return self._seen(), {}
+
+    def _seen(self) -> Any:
+        return [np.array([self._at], np.float32)] * 2
+
+    def step(self, action: Any) -> Any:
+        self._at += 1
+        return self._seen(), [1.0, 1.0], [self._at >= 2, self._at >= 4], False, {"won": self._at >= 4, "cost": 1.0}
+
+
+@pytest.mark.parametrize("wrap", [lambda env: env, black_death])
+def test_agents_of_a_gymnasium_team_that_ended_earlier_are_told_how_it_ended(wrap: Any) -> None:
+    actors = {"one": RandomActor(spaces.Discrete(2))}
+    mapping = {"agent_0": "one", "agent_1": "one"}
+    columns = InfoColumns((InfoColumn("cost", "cost"), *USUAL))
+    worker = rollout_worker(lambda: wrap(GymnasiumTeam(WonTogether())), (0,), mapping, actors, 0, columns=columns)
+    receipt, _ = worker.collect(8)
+    expected = {"cost": {"agent_0": 2.0, "agent_1": 4.0}, "won": {"agent_0": 1.0, "agent_1": 1.0}}
+    assert [episode.infos for episode in receipt.episodes] == [expected] * 2
 
 
 def test_figures_of_the_next_episode_begin_again() -> None:

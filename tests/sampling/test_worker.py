@@ -143,7 +143,7 @@ def test_agents_of_one_policy_need_the_same_spaces():
         rollout_worker(lambda: Mixed([]), [0], EVERYBODY, {"all": Constant()}, seed=0)
 
 
-@pytest.mark.parametrize("reward", [float("nan"), float("inf"), np.zeros(2), "x"])
+@pytest.mark.parametrize("reward", [float("nan"), float("inf"), np.zeros(2), "x", "1"])
 def test_a_reward_that_is_no_finite_number_is_an_error(reward):
     worker = lone_worker(lambda: Scripted([(["a", "b"], {"a": 0.0, "b": reward}, {}, {})]), Constant(), [6])
     with pytest.raises(mf.EnvironmentFailed, match="not a finite number") as caught:

@@ -35,7 +35,8 @@ class GymnasiumTeam(ParallelEnv[str, Any, Any]):
     A single reward, flag or info counts for every agent. In infos, a list or tuple with an entry for each agent, such
     as action masks, is divided among them. An agent that ends before the others leaves; from then on the environment
     gets its space's first action, and the agent's rewards are dropped. `max_cycles` truncates all agents after that
-    many env steps; None leaves the ends to the environment. Raises ConfigInvalid for other spaces.
+    many env steps; None leaves the ends to the environment. `final_infos`: once all have ended, the infos of the last
+    step of those that ended before it. Raises ConfigInvalid for other spaces.
     """
 
     def __init__(self, env: gym.Env[Any, Any], max_cycles: int | None = None) -> None:
@@ -53,6 +54,7 @@ class GymnasiumTeam(ParallelEnv[str, Any, Any]):
         self.render_mode = env.render_mode
         self.possible_agents = [f"agent_{number}" for number in range(counts[0])]
         self.agents: list[str] = []
+        self.final_infos: dict[str, dict[str, Any]] = {}
         self._env, self._max_cycles, self._cycles = env, max_cycles, 0
         self._numbers = {agent: number for number, agent in enumerate(self.possible_agents)}
 
@@ -69,8 +71,8 @@ class GymnasiumTeam(ParallelEnv[str, Any, Any]):
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
         observations, info = self._env.reset(seed=seed, options=options)
-        self.agents, self._cycles = list(self.possible_agents), 0
-        return self._by_agent(observations, "observations"), self._infos(info)
+        self.agents, self.final_infos, self._cycles = list(self.possible_agents), {}, 0
+        return self._by_agent(observations, "observations"), self._infos(info, self.agents)
 
     def step(self, actions: Mapping[str, Any]) -> tuple[Any, Any, Any, Any, Any]:
         acting = zip(self.possible_agents, self._action_spaces, strict=True)
@@ -80,7 +82,7 @@ class GymnasiumTeam(ParallelEnv[str, Any, Any]):
         seen, paid, infos = (
             self._by_agent(observations, "observations"),
             self._each(rewards, "rewards"),
-            self._infos(info),
+            self._infos(info, self.agents),
         )
         terminations = {agent: bool(end) for agent, end in self._each(terminated, "terminations").items()}
         is_late = self._max_cycles is not None and self._cycles >= self._max_cycles
@@ -89,6 +91,8 @@ class GymnasiumTeam(ParallelEnv[str, Any, Any]):
             for agent, end in self._each(truncated, "truncations").items()
         }
         self.agents = [agent for agent in self.agents if not (terminations[agent] or truncations[agent])]
+        if not self.agents:
+            self.final_infos = self._infos(info, [agent for agent in self.possible_agents if agent not in infos])
         return seen, {agent: float(reward) for agent, reward in paid.items()}, terminations, truncations, infos
 
     def render(self) -> Any:
@@ -106,12 +110,12 @@ class GymnasiumTeam(ParallelEnv[str, Any, Any]):
     def _each(self, values: Any, what: str) -> dict[str, Any]:
         return dict.fromkeys(self.agents, values) if np.ndim(values) == 0 else self._by_agent(values, what)
 
-    def _infos(self, info: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    def _infos(self, info: Mapping[str, Any], agents: Sequence[str]) -> dict[str, dict[str, Any]]:
         count = len(self.possible_agents)
         divided = {key for key, value in info.items() if isinstance(value, list | tuple) and len(value) == count}
         return {
             agent: {key: value[self._numbers[agent]] if key in divided else value for key, value in info.items()}
-            for agent in self.agents
+            for agent in agents
         }
 
 

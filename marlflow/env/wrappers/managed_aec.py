@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 from pettingzoo import AECEnv
 
-from marlflow.base.arrays import Array
+from marlflow.base.arrays import Array, copied
 from marlflow.base.errors import ConfigInvalid
 from marlflow.env.masking import MASK, OBSERVATION, MaskedView
 from marlflow.env.wrappers.joint_state import JointObservations
@@ -99,7 +99,7 @@ class ManagedAEC(AECEnv[str, Any, Any]):
         self.rewards, self._cumulative_rewards, self.infos = {}, {}, {}
         self.terminations, self.truncations = {}, {}
         self._skip_agent_selection = None
-        self._seen = dict(observations)
+        self._seen = copied(dict(observations))
         self._join(list(self.env.agents), infos)
         # Masks come in infos, and who has one has to be known at the reset, also of managers that begin later.
         self.infos |= {name: {MASK: view.mask(0)} for name, view in self._manager_views.items()}
@@ -194,12 +194,14 @@ class ManagedAEC(AECEnv[str, Any, Any]):
                 return
         self._left[manager] = self._rules.every
         for worker in self._workers_of[manager]:
-            self._option[worker] = option
+            # A copy, because `moved` may change it in place.
+            self._option[worker] = copied(option)
 
     def _step_env(self) -> None:
         before, seen = self._live, self._seen
         observations, rewards, terminations, truncations, infos = self.env.step(self._actions)
-        self._actions, self._seen = {}, {**seen, **observations}
+        # Copies, because the environment may fill the same arrays in the next step.
+        self._actions, self._seen = {}, {**seen, **copied(dict(observations))}
         self._reward(before, seen, rewards)
         self._live = []
         for agent in before:

@@ -17,9 +17,9 @@ from pettingzoo.utils import BaseParallelWrapper, BaseWrapper
 from marlflow.base.arrays import Array
 from marlflow.base.errors import ConfigInvalid
 from marlflow.env.adapter import EnvAdapter
+from marlflow.env.agents import group_of
 from marlflow.env.masking import random_legal_action
 from marlflow.env.opening import open_adapter
-from marlflow.env.wrappers.wrapping import group_of
 
 ScaleBy: TypeAlias = Literal["agent", "group", "all"]
 

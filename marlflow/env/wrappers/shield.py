@@ -11,14 +11,14 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 from gymnasium import spaces
-from pettingzoo import AECEnv, ParallelEnv
+from pettingzoo import AECEnv
 from pettingzoo.utils import BaseParallelWrapper, BaseWrapper
 
-from marlflow.base.arrays import Array
+from marlflow.base.arrays import Array, copied
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.spaces import DISCRETE_KINDS, choices_of, components, describe_space
 from marlflow.env.agents import matching_agents
-from marlflow.env.masking import MASK, MaskedView, as_mask
+from marlflow.env.masking import MASK, MaskedView, ShownMasks, as_mask
 
 Sees: TypeAlias = Literal["observation", "env"]
 WhenNone: TypeAlias = Literal["error", "all", "least"]
@@ -179,7 +179,8 @@ class ShieldParallel(BaseParallelWrapper):
 
     def _corrected(self, post: Callable[..., Any], actions: Mapping[str, Any]) -> Mapping[str, Any]:
         seen = self.env if self._sees == "env" else self._observations
-        corrected = post(seen, dict(actions))
+        # Copies, because `post` may change them in place.
+        corrected = post(seen, {agent: copied(action) for agent, action in actions.items()})
         if not isinstance(corrected, Mapping) or set(corrected) != set(actions):
             raise ConfigInvalid(
                 [f"post returned {corrected!r:.200}; it must return an action for each of {[*actions]}"]
@@ -192,18 +193,6 @@ class ShieldParallel(BaseParallelWrapper):
         return {agent: corrected[agent] for agent in actions}
 
 
-def correcting_wrappers(env: Any) -> list[ShieldParallel]:
-    """Return the wrappers of `env` that correct joint actions."""
-    found = []
-    while isinstance(env, AECEnv | ParallelEnv):
-        if isinstance(env, ShieldParallel) and env.corrects:
-            found.append(env)
-        inside = vars(env)
-        # PettingZoo's conversion to Parallel has another name for it.
-        env = inside.get("env", inside.get("aec_env"))
-    return found
-
-
 class ShieldAEC(BaseWrapper):
     """Masks unsafe actions of the agent whose turn it is, in an AEC environment."""
 
@@ -213,20 +202,19 @@ class ShieldAEC(BaseWrapper):
         self._views = {agent: MaskedView(env.observation_space(agent), env.action_space(agent)) for agent in agents}
         # The agent to act and its observation, so that the rule is asked once per turn.
         self._observed: tuple[str | None, Any] = (None, None)
-        # The infos that a mask was written into, and the environment's own mask, None if there was none.
-        self._written: list[tuple[dict[str, Any], Any]] = []
+        self._shown = ShownMasks(env)
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
-        self._restore()
+        self._shown.restore()
         self.env.reset(seed=seed, options=options)
         for agent in self.env.agents:
             # Adapters expect later masks only from agents with a mask in the first infos.
             if agent in self._views and not self._views[agent].is_inside:
-                self._write(agent, self._views[agent].legal(None, self.env.infos[agent]))
+                self._shown.show(agent, as_mask(self._views[agent].legal(None, self.env.infos[agent])))
         self._shield()
 
     def step(self, action: Any) -> None:
-        self._restore()
+        self._shown.restore()
         self.env.step(action)
         self._shield()
 
@@ -242,24 +230,10 @@ class ShieldAEC(BaseWrapper):
         legal = view.legal(observation, self.env.infos.get(agent))
         allowed = self._rule.allowed(seen, agent, self.env.action_space(agent), legal)
         if view.is_inside:
-            self._observed = (agent, view.inside(observation, allowed))
+            # A copy, because the environment may fill the same arrays when it is asked for another agent's.
+            self._observed = (agent, copied(view.inside(observation, allowed)))
         else:
-            self._write(agent, allowed)
-
-    def _write(self, agent: str, allowed: Array) -> None:
-        # Written into the environment's own dict, because adapters read it.
-        info = self.env.infos[agent]
-        self._written.append((info, info.get(MASK)))
-        info[MASK] = as_mask(allowed)
-
-    def _restore(self) -> None:
-        # An environment that keeps its infos would show the last mask as its own.
-        for info, mask in reversed(self._written):
-            if mask is None:
-                del info[MASK]
-            else:
-                info[MASK] = mask
-        self._written.clear()
+            self._shown.show(agent, as_mask(allowed))
 
     def observe(self, agent: str) -> Any:
         return self._observed[1] if agent == self._observed[0] else self.env.observe(agent)

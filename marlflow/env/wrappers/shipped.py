@@ -20,20 +20,18 @@ from supersuit.utils.basic_transforms import resize as resizing
 from marlflow.base.arrays import Array
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.spaces import describe_space
-from marlflow.env.agents import declared_agents
+from marlflow.env.agents import declared_agents, group_of
 from marlflow.env.masking import MaskedView
+from marlflow.env.wrappers.black_death import BlackDeath, KeepsReceiving
 from marlflow.env.wrappers.joint_state import with_joint_state
 from marlflow.env.wrappers.reward_scale import ScaleBy, scales_for, with_scaled_rewards
 from marlflow.env.wrappers.wrapping import (
-    BlackDeath,
     FlatActions,
-    KeepsReceiving,
     NamedAgents,
     RandomOpening,
     change_actions,
     change_observations,
     entries,
-    group_of,
     move_mask_to_info,
     remember_actions,
 )

@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
-from typing import Any, Literal, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 from pettingzoo import AECEnv
 from pettingzoo.utils import BaseParallelWrapper, BaseWrapper
 
-from marlflow.base.arrays import Array
+from marlflow.base.arrays import Array, copied
 from marlflow.base.errors import ConfigInvalid
-from marlflow.base.info_columns import COST
 from marlflow.base.spaces import DISCRETE_KINDS, choices_of, describe_space
-from marlflow.env.masking import MASK, MaskedView, random_legal_action
+from marlflow.env.masking import MASK, MaskedView, ShownMasks, random_legal_action
 
 _Space = spaces.Space[Any]
 # A function of an agent's observation or action to its replacement; a function of an agent to its new space.
 Change = Callable[[Any, str], Any]
 SpaceOf = Callable[[str], _Space]
 # Observations, rewards, terminations, truncations, infos.
-_Stepped = tuple[
+Stepped = tuple[
     Mapping[str, Any], Mapping[str, float], Mapping[str, bool], Mapping[str, bool], Mapping[str, Mapping[str, Any]]
 ]
-_FLAGS = bool, np.bool_
-_NUMBERS = bool, int, float, np.number, np.bool_
 
 
 def change_observations(env: Any, change: Change, space_of: SpaceOf) -> Any:
@@ -75,7 +70,7 @@ class _ObservationWrapperParallel(_ObservationWrapper, BaseParallelWrapper):
         observations, infos = self.env.reset(seed=seed, options=options)
         return self._change_all(observations), infos
 
-    def step(self, actions: Mapping[str, Any]) -> _Stepped:
+    def step(self, actions: Mapping[str, Any]) -> Stepped:
         observations, rewards, terminations, truncations, infos = self.env.step(actions)
         return self._change_all(observations), rewards, terminations, truncations, infos
 
@@ -110,7 +105,8 @@ class _LastActionAEC(_LastAction, _ObservationWrapperAEC):
 
     def step(self, action: Any) -> None:
         if action is not None:
-            self._last[self.env.agent_selection] = action
+            # A copy, because the environment may change its actions in place.
+            self._last[self.env.agent_selection] = copied(action)
         self.env.step(action)
         self._forget_all_but(self.env.agents)
 
@@ -120,8 +116,9 @@ class _LastActionParallel(_LastAction, _ObservationWrapperParallel):
         self._last.clear()
         return super().reset(seed, options)
 
-    def step(self, actions: Mapping[str, Any]) -> _Stepped:
-        self._last.update(actions)
+    def step(self, actions: Mapping[str, Any]) -> Stepped:
+        # Copies, because the environment may change its actions in place.
+        self._last.update({agent: copied(action) for agent, action in actions.items()})
         stepped = super().step(actions)
         self._forget_all_but(self.env.agents)
         return stepped
@@ -144,18 +141,25 @@ class _ActionWrapper:
 
 
 class _ActionWrapperAEC(_ActionWrapper, BaseWrapper):
+    def __init__(self, env: Any, change: Change, space_of: SpaceOf) -> None:
+        super().__init__(env, change, space_of)
+        self._shown = ShownMasks(env)
+
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
+        self._shown.restore()
         self.env.reset(seed=seed, options=options)
         self._mask_acting_agent()
 
     def step(self, action: Any) -> None:
+        self._shown.restore()
         self.env.step(None if action is None else self._change(action, self.env.agent_selection))
         self._mask_acting_agent()
 
     def _mask_acting_agent(self) -> None:
         if self.env.agents and (agent := self.env.agent_selection) in self.env.infos:
-            # Written into the inner environment's own dict, because adapters read it.
-            self.env.infos[agent] = self._masked(agent, self.env.infos[agent])
+            info = self.env.infos[agent]
+            if (masked := self._masked(agent, info)) is not info:
+                self._shown.show(agent, masked[MASK])
 
 
 class _ActionWrapperParallel(_ActionWrapper, BaseParallelWrapper):
@@ -163,7 +167,7 @@ class _ActionWrapperParallel(_ActionWrapper, BaseParallelWrapper):
         observations, infos = self.env.reset(seed=seed, options=options)
         return observations, self._all_masked(infos)
 
-    def step(self, actions: Mapping[str, Any]) -> _Stepped:
+    def step(self, actions: Mapping[str, Any]) -> Stepped:
         *told, infos = self.env.step({agent: self._change(action, agent) for agent, action in actions.items()})
         return (*told, self._all_masked(infos))
 
@@ -187,6 +191,7 @@ class _MaskInInfoAEC(BaseWrapper):
     def __init__(self, env: Any) -> None:
         super().__init__(env)
         self._views = _Views(env)
+        self._shown = ShownMasks(env)
         # The agent to act and its observation, which is computed once per turn.
         self._observed: tuple[str | None, Any] = (None, None)
 
@@ -194,10 +199,16 @@ class _MaskInInfoAEC(BaseWrapper):
         return self._views[agent].space
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
+        self._shown.restore()
         self.env.reset(seed=seed, options=options)
+        for agent in self.env.agents:
+            # Adapters expect later masks only if there are some in the first infos.
+            if self._views[agent].is_inside:
+                self._shown.show(agent, np.ones(self.env.observation_space(agent)[MASK].shape, np.int8))
         self._observe_acting_agent()
 
     def step(self, action: Any) -> None:
+        self._shown.restore()
         self.env.step(action)
         self._observe_acting_agent()
 
@@ -208,10 +219,10 @@ class _MaskInInfoAEC(BaseWrapper):
             self._observed = (None, None)
             return
         view = self._views[agent]
+        # Copies, because the environment may fill the same arrays when it is asked for another agent's.
         if view.is_inside:
-            # Written into the inner environment's own dict, because adapters read it.
-            self.env.infos[agent][MASK] = observation[MASK]
-        self._observed = (agent, view.bare(observation))
+            self._shown.show(agent, copied(observation[MASK]))
+        self._observed = (agent, copied(view.bare(observation)))
 
     def observe(self, agent: str) -> Any:
         if agent == self._observed[0]:
@@ -232,7 +243,7 @@ class _MaskInInfoParallel(BaseParallelWrapper):
         observations, infos = self.env.reset(seed=seed, options=options)
         return self._separate_masks(observations, infos)
 
-    def step(self, actions: Mapping[str, Any]) -> _Stepped:
+    def step(self, actions: Mapping[str, Any]) -> Stepped:
         observations, rewards, terminations, truncations, infos = self.env.step(actions)
         observations, infos = self._separate_masks(observations, infos)
         return observations, rewards, terminations, truncations, infos
@@ -242,114 +253,6 @@ class _MaskInInfoParallel(BaseParallelWrapper):
         masks = {agent: {MASK: seen[MASK]} for agent, seen in given.items() if self._views[agent].is_inside}
         without = {agent: self._views[agent].bare(seen) for agent, seen in given.items()}
         return without, {agent: {**(infos.get(agent) or {}), **masks.get(agent, {})} for agent in {**infos, **masks}}
-
-
-KeepsReceiving: TypeAlias = bool | Literal["group"]
-
-
-@cache
-def group_of(agent: str) -> str:
-    """Return an agent's name without its number.
-
-    >>> group_of("adversary_10"), group_of("agent")
-    ('adversary', 'agent')
-    """
-    return re.sub(r"_\d+$", "", agent)
-
-
-class BlackDeath(BaseParallelWrapper):
-    """Keeps ended agents, observing zeros, until all have ended.
-
-    Then each ends as it did, and its reward until then is what the environment gives, else 0. With `keeps_receiving`,
-    ended agents continue to receive: the mean reward of the living agents (True), or of those of their group
-    ("group"), 0 if none of them lives; and they end as the agents do that lived until then.
-    """
-
-    def __init__(self, env: Any, keeps_receiving: KeepsReceiving = False) -> None:
-        super().__init__(env)
-        self._keeps_receiving = keeps_receiving
-        self.agents: list[str] = []
-        self._living: list[str] = []
-        self._ends: dict[str, tuple[bool, bool]] = {}
-        self._masked: dict[str, int] = {}
-        self._last_infos: dict[str, Mapping[str, Any]] = {}
-
-    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
-        observations, infos = self.env.reset(seed=seed, options=options)
-        self._living, self._ends = list(self.env.agents), {}
-        self.agents = list(self._living)
-        self._masked = {agent: len(info[MASK]) for agent, info in infos.items() if MASK in (info or ())}
-        return observations, infos
-
-    def step(self, actions: Mapping[str, Any]) -> _Stepped:
-        before, acted, ended = list(self.env.agents), self._living, set(self._ends)
-        observations, rewards, terminations, truncations, infos = self.env.step(
-            {agent: actions[agent] for agent in self._living}
-        )
-        for agent in self._living:
-            ends = bool(terminations.get(agent)), bool(truncations.get(agent))
-            if any(ends) or agent not in self.env.agents:
-                # An agent that left without a flag counts as truncated.
-                self._ends[agent] = ends if any(ends) else (False, True)
-                self._last_infos[agent] = infos.get(agent) or {}
-        if back := [agent for agent in self.env.agents if agent in self._ends and agent not in before]:
-            raise RuntimeError(f"agent {back[0]!r} came back after its end, which black_death cannot show")
-        self._living = [agent for agent in self.env.agents if agent not in self._ends]
-        self.agents += [agent for agent in self._living if agent not in self.agents]
-        agents, over = list(self.agents), not self._living
-        if over:
-            self.agents = []
-        posthumous = self._posthumous({agent: rewards[agent] for agent in acted if agent in rewards}, ended)
-        ends_of = self._ends_after(acted) if over else dict.fromkeys(agents, (False, False))
-        if not over:
-            infos = {**infos, **{agent: self._acting_info(agent, infos) for agent in self._ends}}
-        shown = observations.keys() - ended
-        return (
-            {agent: observations[agent] if agent in shown else self._zeros(agent) for agent in agents},
-            {agent: rewards.get(agent, posthumous.get(agent, 0.0)) for agent in agents},
-            {agent: ends_of[agent][0] for agent in agents},
-            {agent: ends_of[agent][1] for agent in agents},
-            {agent: infos[agent] if agent in infos else self._ended_info(agent) for agent in agents},
-        )
-
-    def _posthumous(self, rewards: Mapping[str, float], ended: Iterable[str]) -> dict[str, float]:
-        """Return what ended agents receive, given the rewards of the living."""
-        if not self._keeps_receiving:
-            return {}
-        by_side: dict[str, list[float]] = {}
-        for agent, reward in rewards.items():
-            by_side.setdefault(self._side(agent), []).append(reward)
-        means = {side: sum(own) / len(own) for side, own in by_side.items()}
-        return {agent: means[side] for agent in ended if (side := self._side(agent)) in means}
-
-    def _side(self, agent: str) -> str:
-        return group_of(agent) if self._keeps_receiving == "group" else ""
-
-    def _ends_after(self, last: Sequence[str]) -> dict[str, tuple[bool, bool]]:
-        """Return how the agents end; the agents `last` lived until now."""
-        if not self._keeps_receiving:
-            return self._ends
-        # At a time limit the rewards of ended agents would continue; after the last death they would not.
-        truncated = any(self._ends[agent][1] for agent in last)
-        return {agent: ends if agent in last else (not truncated, truncated) for agent, ends in self._ends.items()}
-
-    def _acting_info(self, agent: str, infos: Mapping[str, Any]) -> Any:
-        """Return the info of an ended agent, which must act until the episode ends, so a mask allows something."""
-        info = infos[agent] if agent in infos else self._ended_info(agent)
-        if MASK in (info or ()) and not np.any(info[MASK]):
-            return {**info, MASK: np.ones_like(info[MASK])}
-        return info
-
-    def _zeros(self, agent: str) -> Any:
-        space = self.env.observation_space(agent)
-        return np.zeros(space.shape, space.dtype)
-
-    def _ended_info(self, agent: str) -> dict[str, Any]:
-        # Amounts, such as costs, are 0 if the environment gives none, like rewards; booleans keep their last value.
-        numbers = {key: value for key, value in self._last_infos[agent].items() if isinstance(value, _NUMBERS)}
-        shown = {key: value if isinstance(value, _FLAGS) else 0.0 for key, value in numbers.items()}
-        info: dict[str, Any] = {COST: 0.0, **shown}
-        return {**info, MASK: np.zeros(self._masked[agent], np.int8)} if agent in self._masked else info
 
 
 class NamedAgents(BaseParallelWrapper):
@@ -380,7 +283,7 @@ class NamedAgents(BaseParallelWrapper):
         observations, infos = self.env.reset(seed=seed, options=options)
         return self._named(observations), self._named(infos)
 
-    def step(self, actions: Mapping[str, Any]) -> _Stepped:
+    def step(self, actions: Mapping[str, Any]) -> Stepped:
         observations, *rest = self.env.step({self._own[agent]: action for agent, action in actions.items()})
         rewards, terminations, truncations, infos = map(self._named, rest)
         return self._named(observations), rewards, terminations, truncations, infos
