@@ -40,6 +40,15 @@ def _encoded(character: str) -> str:
     return "".join(f"%{byte:02X}" for byte in character.encode("utf-8", "surrogatepass"))
 
 
+def description_of(film: Path) -> Path:
+    """Return where the description of a film is.
+
+    >>> str(description_of(Path("carts.mp4")))
+    'carts.mp4.json'
+    """
+    return film.with_name(f"{film.name}.json")
+
+
 def write_new(path: Path, data: bytes) -> None:
     """Write a file; raises FileExistsError if there is one, and OSError without leaving a part of it."""
     file = path.open("xb")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from marlflow.base.errors import ConfigInvalid
+from marlflow.base.files import description_of
 from marlflow.cli.options import TRUST, Arguments, Command, Option
 from marlflow.cli.progress import shown_progress
 from marlflow.cli.run_folder import CHECKPOINT, STRICT, checked_run, which_checkpoint
@@ -90,7 +91,7 @@ def _summary(played: PlayResult) -> list[str]:
             width, height = played.size
             lines.append(
                 f"wrote {played.video}, {played.frames:,} frames of {width} x {height} at {played.fps:g} per second, "
-                f"and {played.video.with_suffix('.json')}"
+                f"and {description_of(played.video)}"
             )
         if played.repeated_frames:
             lines.append(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -41,7 +41,8 @@ class Entrant:
     """An entrant that can be seated, named `label`: a policy, a mixture of several, or a team.
 
     `policies` has the policy that plays each agent; agents that it cannot play are missing. A mixture has none, but
-    `parts` by label, and the weight of each by role. `about` is plain data for a report.
+    `parts` by label, and the weight of each by role. `about` is plain data for a report, and `source` says which file
+    or checkpoint it comes from.
     """
 
     label: str
@@ -51,6 +52,7 @@ class Entrant:
     mixture: Sequence[Mapping[str, float]] = ()
     parts: Mapping[str, Entrant] = field(default_factory=dict)
     is_team: bool = False
+    source: Mapping[str, Any] = field(default_factory=dict)
 
     def plays(self, agents: Collection[str]) -> bool:
         """Return whether the entrant can play all of `agents`."""
@@ -91,6 +93,10 @@ def _fixed_policies(checked: CheckedExperiment, seats: Mapping[str, Spaces]) -> 
     return found
 
 
+def _source(run: SavedRun) -> dict[str, Any]:
+    return {"folder": str(run.run_dir), "checkpoint": run.checkpoint.env_steps}
+
+
 class Entrants:
     """Finds entrants by label for the environment of a run.
 
@@ -117,11 +123,17 @@ class Entrants:
         """The spaces of each agent."""
         self._fixed = _fixed_policies(checked, self.seats)
         self._runs: dict[Path, SavedRun] = {}
+        # Policies of the run that were read before they were asked for.
+        self._read: dict[str, SavedPolicy] = {}
 
     @property
     def names(self) -> list[str]:
         """The players of the run: members or policies, frozen versions, and policies that only play in evaluation."""
         return list(dict.fromkeys([*self._run.names, *self._fixed]))
+
+    def read(self, labels: Iterable[str]) -> None:
+        """Read these policies of the run from its checkpoint; raises CheckpointUnusable."""
+        self._read.update({label: saved_policy(self._run, label) for label in labels})
 
     def find(self, label: str) -> Entrant:
         """Return an entrant; raises InvalidInput if there is none or it cannot play here."""
@@ -141,7 +153,7 @@ class Entrants:
         if colon:
             return self._of_run(label, source, member)
         if label.endswith(EXPORTED) or (self._base / label).is_file():
-            return self._saved(label, load_policy(self._base / label), self._trust)
+            return self._saved(label, load_policy(self._base / label), self._trust, {"file": str(self._base / label)})
         known = [*self.names, RANDOM, TEAM, *([MIXTURE] if self._has_mixture(self._run) else [])]
         raise ConfigInvalid([no_member(label, list(dict.fromkeys(known)))])
 
@@ -160,14 +172,15 @@ class Entrants:
 
     def _own(self, label: str) -> Entrant:
         policies = self._checked.spec.policies
-        saved = saved_policy(self._run, label)
+        saved = self._read.get(label) or saved_policy(self._run, label)
         name = saved.description["policy"]
         spec = policies[name]
         algorithm = Imported(saved, spec.algorithm)
         if problem := size_problem(Policy(algorithm, spec.model), spec.spaces):
             raise ConfigInvalid([problem])
         seats = self._checked.players[name]
-        return self._entrant(label, replace(spec, algorithm=algorithm), seats, self._acts, self._described(saved))
+        own = replace(spec, algorithm=algorithm)
+        return self._entrant(label, own, seats, self._acts, self._described(saved), _source(self._run))
 
     def own_team(self) -> Entrant:
         """Return the policies of the run as a team; raises ConfigInvalid if a matchmaker assigns agents."""
@@ -230,7 +243,7 @@ class Entrants:
             del self._runs[path]
             run = self._other(path)
             saved = policy_of(run, member)
-        return self._saved(label, saved, trust)
+        return self._saved(label, saved, trust, _source(run))
 
     def _trust_in(self, run: SavedRun, member: str) -> Collection[str] | None:
         """Trust the records of a run of this user, but not a member's file that the run imported."""
@@ -249,16 +262,24 @@ class Entrants:
             self._runs[path] = saved_run(path, chosen(path, strict=self._strict))
         return self._runs[path]
 
-    def _saved(self, label: str, saved: SavedPolicy, trust: Collection[str] | None) -> Entrant:
+    def _saved(
+        self, label: str, saved: SavedPolicy, trust: Collection[str] | None, source: Mapping[str, Any]
+    ) -> Entrant:
         policy, seats = fitting_policy(saved, self.seats, trust, _REMEDY)
         spec = PolicySpec(label, policy.acts_by, policy.model, self.seats[seats[0]], self._checked.spec.seed)
-        return self._entrant(label, spec, seats, saved.acts, self._described(saved))
+        return self._entrant(label, spec, seats, saved.acts, self._described(saved), source)
 
     def _entrant(
-        self, label: str, spec: PolicySpec, seats: Collection[str], mode: AskedMode, about: Mapping[str, Any]
+        self,
+        label: str,
+        spec: PolicySpec,
+        seats: Collection[str],
+        mode: AskedMode,
+        about: Mapping[str, Any],
+        source: Mapping[str, Any],
     ) -> Entrant:
         policies = {agent: replace(spec, name=label) for agent in self.seats if agent in seats}
-        return Entrant(label, policies, mode, {**about, "acts": spec.mode(mode)})
+        return Entrant(label, policies, mode, {**about, "acts": spec.mode(mode)}, source=source)
 
     def _described(self, saved: SavedPolicy) -> dict[str, Any]:
         shown = ("member", "policy", "algorithm", "version", "env_steps", "agent_steps", "run")

@@ -27,6 +27,7 @@ from marlflow.league.comparison import (
     side_scores,
 )
 from marlflow.league.game_statistics import NO_WINNER
+from marlflow.observe.wording import mean_return, return_digits
 
 if TYPE_CHECKING:
     from marlflow.driver.evaluate import EvaluationResult
@@ -67,7 +68,8 @@ def _policy_rows(evaluations: Mapping[str, EvaluationResult], units: Units) -> I
         for policy in one.returns:
             of = policy.returns(units)
             row = [run, policy.policy, f"{policy.episodes:,}", _with_interval(of.mean)]
-            row += [f"{of.iqm:.2f}", f"{of.median:.2f}", f"{policy.length:.1f}"]
+            digits = _digits(of.mean)
+            row += [f"{of.iqm:.{digits}f}", f"{of.median:.{digits}f}", f"{policy.length:.1f}"]
             row += _info_cells(policy.infos, infos)
             shares = (policy.win, policy.draw, policy.loss)
             yield [*row, *(["-" if share is None else _with_interval(share) for share in shares] if outcomes else ())]
@@ -95,10 +97,11 @@ def _pair_rows(evaluations: Mapping[str, EvaluationResult], units: Units) -> Ite
             row = [_with_interval(found[name]) if has_winners else "-" for name in _OUTCOMES if outcomes]
             row.append(_with_interval(of.mean))
             if not outcomes:
-                row += [f"{of.iqm:.2f}", f"{of.median:.2f}", f"{one.results.length:.1f}"]
+                digits = _digits(of.mean)
+                row += [f"{of.iqm:.{digits}f}", f"{of.median:.{digits}f}", f"{one.results.length:.1f}"]
             row += _info_cells(one.results.infos, infos)
             shown_sides = one.by_side if has_winners else {}
-            by_side = [f"{one.by_side[n].estimates[key].value:.2f}" if n in shown_sides else "-" for n in sides]
+            by_side = [mean_return(one.by_side[n].estimates[key].value) if n in shown_sides else "-" for n in sides]
             yield [run, one.member, one.opponent, f"{one.results.games:,}", *row, *by_side]
 
 
@@ -111,9 +114,15 @@ def _info_cells(infos: Mapping[str, Estimate], names: Sequence[str]) -> list[str
 
 
 def _with_interval(estimate: Estimate) -> str:
+    digits = _digits(estimate)
     if estimate.low is None or estimate.high is None:
-        return f"{estimate.value:.2f}"
-    return f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"
+        return f"{estimate.value:.{digits}f}"
+    return f"{estimate.value:.{digits}f} [{estimate.low:.{digits}f}, {estimate.high:.{digits}f}]"
+
+
+def _digits(estimate: Estimate) -> int:
+    # Large ones keep two decimals in a table.
+    return return_digits(estimate.value, estimate.low, estimate.high) or 2
 
 
 _DRAWS = "; mode=as_learned draws actions from what was learned, where that is a distribution"

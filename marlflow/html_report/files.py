@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from itertools import count
@@ -181,10 +182,11 @@ def _tex_interval(one: BootstrapInterval, digits: int) -> str:
 
 
 def decimals(comparison: GroupComparison) -> int:
-    """Return the number of decimals for the returns of a comparison: the largest one gets four digits."""
+    """Return the number of decimals for the returns of a comparison: the largest gets four digits, three below 1."""
     intervals = [one for row in comparison.rows for one in (row.final, row.best)]
     largest = max(abs(end) for one in intervals for end in (one.value, one.low, one.high) if end is not None)
-    return next((digits for digits, size in ((0, 1000.0), (1, 100.0), (2, 10.0)) if largest >= size), 3)
+    exponent = math.floor(math.log10(largest)) if 1e-6 < largest < math.inf else 0
+    return max(0, 3 - exponent) if exponent >= 0 else 2 - exponent
 
 
 def marl_eval(tasks: Sequence[Task], units: Units = "mean") -> str:

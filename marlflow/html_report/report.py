@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -12,6 +13,7 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.base.files import replacing
 from marlflow.base.progress import tracked
 from marlflow.base.return_units import Units
+from marlflow.base.sentences import enumerated
 from marlflow.html_report.evaluations import evaluations
 from marlflow.html_report.extras import leagues, videos
 from marlflow.html_report.files import (
@@ -102,11 +104,23 @@ def write_report(
     return WrittenReport(written, len(runs), len(groups), tuple(notes_of(content)), comparisons)
 
 
+_FILES = (
+    *(f"{name}.csv" for name in ("table", "improvement", "settings", "runs", "evaluations", "curves")),
+    "table.tex",
+    "marl_eval.json",
+    "report.json",
+)
+"""What a report writes besides its page."""
+
+
 def _check(out: Path) -> None:
-    """Raise ConfigInvalid if `out` has a page of another program, which a report would replace."""
+    """Raise ConfigInvalid if `out` has files of another program, which a report would replace."""
     try:
         page = (out / PAGE).read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, NotADirectoryError):
+        if others := [name for name in _FILES if os.path.lexists(out / name)]:
+            problem = f"out: {out} has {enumerated(others)}, and no report of marlflow; choose another directory"
+            raise ConfigInvalid([problem]) from None
         return
     except OSError as error:
         raise ConfigInvalid([f"out: {out / PAGE} cannot be read: {error}; choose another directory"]) from error

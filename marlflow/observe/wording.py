@@ -50,24 +50,40 @@ def duration(seconds: float) -> str:
     return f"{days}d {hour:02}:{minute:02}:{second:02}" if days else f"{hour}:{minute:02}:{second:02}"
 
 
-def mean_return(value: float | None) -> str:
-    """Format a return with two decimals, none if it is large.
+def return_digits(*values: float | None) -> int:
+    """Return the decimals of returns that are shown together: 2, none for large ones, more if all are small.
+
+    >>> return_digits(-12.3), return_digits(123456.7), return_digits(0.00026, None), return_digits(0.0)
+    (2, 0, 5, 2)
+    """
+    size = max((abs(value) for value in values if value is not None and math.isfinite(value)), default=0.0)
+    if size >= 10_000:
+        return 0
+    # What is below a millionth may be rounding.
+    return 2 if size < 1e-6 or size >= 0.1 else 1 - math.floor(math.log10(size))
+
+
+def mean_return(value: float | None, digits: int | None = None) -> str:
+    """Format a return, by default with its own `return_digits`.
 
     >>> mean_return(-12.3), mean_return(123456.7), mean_return(None)
     ('-12.30', '123,457', '-')
     """
     if value is None:
         return UNKNOWN
-    return f"{value:.2f}" if not math.isfinite(value) or abs(value) < 10_000 else f"{value:,.0f}"
+    digits = return_digits(value) if digits is None else digits
+    return f"{value:.{digits}f}" if digits else f"{value:,.0f}"
 
 
 def spread(mean: float | None, std: float | None) -> str:
     """Format a return and its standard deviation.
 
-    >>> spread(-12.3, 4.0), spread(None, None)
-    ('-12.30 +- 4.00', '-')
+    >>> spread(-12.3, 4.0), spread(0.0026, 0.0004), spread(None, None)
+    ('-12.30 +- 4.00', '0.0026 +- 0.0004', '-')
     """
-    return mean_return(mean) if std is None else f"{mean_return(mean)} +- {mean_return(std)}"
+    # A large one does not take the decimals of the other.
+    digits = return_digits(mean, std) or None
+    return mean_return(mean) if std is None else f"{mean_return(mean, digits)} +- {mean_return(std, digits)}"
 
 
 def against(opponents: Collection[str]) -> list[str]:

@@ -20,7 +20,7 @@ import torch
 from scipy.special import softmax
 
 from marlflow.base.arrays import Array
-from marlflow.base.errors import ConfigInvalid, MarlflowError
+from marlflow.base.errors import CheckpointUnusable, ConfigInvalid, MarlflowError
 from marlflow.base.files import file_name
 from marlflow.base.progress import progress, tracked
 from marlflow.base.random import RowRandom
@@ -103,7 +103,12 @@ def export(
                 f"{target} would compute something else than policy {trained.name!r}, and is not written: outputs "
                 f"differ by {found.largest:g}; the network does what cannot be exported, such as calling numpy"
             )
-        described = _described(team, trained, portable, target, found)
+        if found.other_actions:
+            raise MarlflowError(
+                f"{target} would act otherwise than policy {trained.name!r} on {found.other_actions:,} of "
+                f"{2 * found.rows:,} rows, though its outputs are the same, and is not written"
+            )
+        described = _described(trained, portable, target, found)
         try:
             description.write_text(json.dumps(described, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         except OSError as error:
@@ -120,6 +125,8 @@ def _only_policy(team: Team) -> str:
 
 def portable_of(trained: TrainedPolicy) -> PortableActor:
     """Return the network of a policy as a module; raises ConfigInvalid if it has none, or no fixed one."""
+    if len(parts := trained.parts) > 1:
+        raise ConfigInvalid([f"{trained.name!r} has several policies; export one at a time: {', '.join(parts)}"])
     subject = f"policy {trained.name!r} ({trained.about.get('algorithm')})"
     if isinstance(trained.actor, AdaptedActor):
         raise ConfigInvalid([f"{subject} adapts its parameters while it acts, so no fixed network acts as it does"])
@@ -128,15 +135,13 @@ def portable_of(trained: TrainedPolicy) -> PortableActor:
     return PortableActor(network, trained.spaces)
 
 
-def _described(
-    team: Team, trained: TrainedPolicy, portable: PortableActor, file: Path, found: OutputDifference
-) -> dict[str, Any]:
+def _described(trained: TrainedPolicy, portable: PortableActor, file: Path, found: OutputDifference) -> dict[str, Any]:
     """Return the contents of the description file, as plain data."""
     return {
         "format": _FORMAT,
         "marlflow": metadata.version("marlflow"),
         "file": file.name,
-        "source": {"folder": str(team.run_dir), "checkpoint": team.checkpoint, **trained.about},
+        "source": {**trained.source, **trained.about},
         "agents": list(trained.agents),
         "observation_space": str(trained.spaces.observation),
         "action_space": {"space": str(trained.spaces.action), "short": describe_space(trained.spaces.action)},
@@ -190,6 +195,9 @@ def check_rows(team: Team, trained: TrainedPolicy, count: int = ROWS) -> CheckRo
     """Return rows that the policy plays in the run's environment, or arbitrary ones if it cannot be played."""
     try:
         return played_rows(team, trained, count)
+    except CheckpointUnusable:
+        # Nothing is wrong with the environment.
+        raise
     except MarlflowError as error:
         return arbitrary_rows(trained, count, str(error).strip().splitlines()[-1])
 
@@ -291,7 +299,8 @@ class OutputDifference:
     `largest` is the largest difference of a number, and `magnitude` the largest number compared. `relative` is the
     largest difference as a share of the largest number of its output in its row, or of 1 if that is larger.
     `probability` is the largest difference of the probability of an action, None for policies without logits.
-    `actions` is how many greedy actions of whole numbers differ, as near ties may.
+    `actions` is how many greedy actions of whole numbers differ, as near ties may, and `other_actions` how many of them
+    differ though both have their largest output in the same place.
     """
 
     rows: int
@@ -302,6 +311,7 @@ class OutputDifference:
     relative: float
     probability: float | None
     actions: int
+    other_actions: int = 0
 
     def as_json(self) -> dict[str, Any]:
         """Return a JSON object."""
@@ -345,10 +355,23 @@ def compared(
         relative = max(relative, float((gap / np.maximum(size, 1.0)).max()))
     probability = _probability(expected["logits"], found["logits"], choices) if choices else None
     action = expected.get("action")
-    differ = 0
+    differ = others = 0
     if action is not None and action.dtype.kind != "f":
-        differ = int((found["action"] != action).reshape(len(action), -1).any(1).sum())
-    return OutputDifference(len(rows.obs), rows.of, rows.reason, largest, magnitude, relative, probability, differ)
+        differing = (found["action"] != action).reshape(len(action), -1).any(1)
+        differ, others = int(differing.sum()), int((differing & _same_largest(expected, found, choices)).sum())
+    same = len(rows.obs), rows.of, rows.reason
+    return OutputDifference(*same, largest, magnitude, relative, probability, differ, others)
+
+
+def _same_largest(expected: Mapping[str, Array], found: Mapping[str, Array], choices: Sequence[int]) -> Array:
+    """Return whether each component's largest logit or value is in the same place, bool [N]."""
+    name = next((name for name in ("logits", "q_values") if name in expected), None)
+    if name is None:
+        return np.ones(len(expected["action"]), np.bool_)
+    sizes = choices or expected[name].shape[1:]
+    pairs = zip(components(expected[name], sizes), components(found[name], sizes), strict=True)
+    same: Array = np.logical_and.reduce([one.argmax(1) == other.argmax(1) for one, other in pairs])
+    return same
 
 
 def _probability(expected: Array, found: Array, choices: Sequence[int]) -> float:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from marlflow.base.errors import ConfigInvalid, InvalidInput
-from marlflow.base.files import replacing
+from marlflow.base.files import description_of, replacing
 from marlflow.config.records import played_environment
 from marlflow.env.adapter import EnvAdapter, spaces_of
 from marlflow.env.opening import open_adapter
@@ -222,7 +222,7 @@ class _Game:
 
 @contextmanager
 def _described(team: Team, options: PlayOptions, played: PlayResult, path: Path) -> Iterator[VideoWriter]:
-    """Open a video, and write a description of its contents to `<name>.json` at its end."""
+    """Open a video, and write a description of its contents to `<file>.json` at its end."""
     video = VideoWriter(path, played.fps, options.longest_side)
     try:
         with video:
@@ -230,7 +230,7 @@ def _described(team: Team, options: PlayOptions, played: PlayResult, path: Path)
     finally:
         played.frames, played.repeated_frames, played.size = video.frames, video.repeated, video.size
         if video.frames:
-            with replacing(path.with_suffix(".json")) as aside:
+            with replacing(description_of(path)) as aside:
                 aside.write_text(json.dumps(_as_json(team, options, played), indent=2) + "\n", encoding="utf-8")
 
 

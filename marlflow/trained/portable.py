@@ -53,7 +53,8 @@ class PortableActor(nn.Module):
             raise ConfigInvalid([f"a {type(network).__name__} cannot be exported: it is no NetworkActor"])
         self.network = network
         self._layout = spaces.layout()
-        head = network.head if isinstance(network, RecurrentNetworkActor) else network
+        # A subclass may choose otherwise than its head.
+        head = network.head if type(network) is RecurrentNetworkActor else network
         self._head, self._spaces = head, spaces
         self._outputs = _outputs_of(head, spaces)
         self.has_memory = isinstance(network, RecurrentNetworkActor)

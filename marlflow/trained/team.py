@@ -14,7 +14,7 @@ import numpy as np
 
 from marlflow.base.arrays import Array
 from marlflow.base.encoder import ObservationOutside
-from marlflow.base.errors import ConfigInvalid, InvalidInput
+from marlflow.base.errors import CheckpointUnusable, ConfigInvalid, InvalidInput
 from marlflow.base.random import RowRandom, episode_seed, key
 from marlflow.base.sentences import meant
 from marlflow.base.spaces import Spaces
@@ -52,6 +52,7 @@ class TrainedPolicy:
         self.name = entrant.label
         self.agents = tuple(entrant.policies)
         self.about: Mapping[str, Any] = entrant.about
+        self.source: Mapping[str, Any] = entrant.source
         self.spaces: Spaces = spec.spaces
         self.actor = spec.actor()
         self._entrant, self._spec = entrant, spec
@@ -77,6 +78,11 @@ class TrainedPolicy:
         if spec.name not in self._others:
             self._others[spec.name] = TrainedPolicy(self._entrant, agent)
         return self._others[spec.name]
+
+    @property
+    def parts(self) -> list[str]:
+        """The names of the policies that it consists of: several, if it is a team."""
+        return list(dict.fromkeys(spec.name for spec in self._entrant.policies.values()))
 
     def misfit(self, agent: str, spaces: Spaces) -> str:
         """Return why it cannot play an agent of these `spaces`."""
@@ -110,6 +116,12 @@ class TrainedPolicy:
             raise InvalidInput([f"mode must be one of {', '.join(ASKED_MODES)}, not {mode!r}"])
         if self.is_recurrent and memory is None:
             raise InvalidInput([f"policy {self.name!r} has a memory; give act(..., memory=policy.memory({rows}))"])
+        shape = memory_shape_of(self.actor)
+        if memory is not None and shape is not None and not _is_memory(memory, (rows, *shape)):
+            given = f"{memory.dtype} {list(memory.shape)}"
+            raise InvalidInput([f"memory of {rows} rows is float32 {[rows, *shape]}, not {given}: see policy.memory"])
+        if action_masks is not None and len(action_masks) != rows:
+            raise InvalidInput([f"there are {rows} observations and {len(action_masks)} action masks"])
         try:
             obs = self._slots.stack(list(observations))
             masks = [None] * rows if action_masks is None else list(action_masks)
@@ -127,6 +139,10 @@ class TrainedPolicy:
     def decoded(self, action: Array) -> Array:
         """Convert rows of the actor's actions to actions as the environment takes them, [N, ...]."""
         return np.asarray(self._slots.decoder.choices(action))
+
+
+def _is_memory(memory: Array, shape: tuple[int, ...]) -> bool:
+    return memory.shape == shape and memory.dtype == np.float32
 
 
 _FRAMES = 4
@@ -342,7 +358,17 @@ def load(
     Raises InvalidInput: the folder of no run, no whole checkpoint, code that is not trusted, another environment.
     """
     base = Path.cwd()
-    with finished_run(run_folder(run, "mf.load", "load"), checkpoint, experiment, trust, strict) as finished:
-        saved, checked = finished.saved, finished.checked
-    sides = sides_or_none(checked)
-    return Team(saved, checked, Entrants(checked, saved, sides, base, trust, strict), finished.started_in)
+    for is_last in (False, True):
+        with finished_run(run_folder(run, "mf.load", "load"), checkpoint, experiment, trust, strict) as finished:
+            saved, checked = finished.saved, finished.checked
+        entrants = Entrants(checked, saved, sides_or_none(checked), base, trust, strict)
+        try:
+            # Now, because a run in progress may remove the checkpoint.
+            entrants.read(name for name in checked.spec.learning if name in saved.names)
+        except CheckpointUnusable:
+            # It has just done so, unless it happens twice.
+            if is_last or checkpoint is not None:
+                raise
+            continue
+        break
+    return Team(saved, checked, entrants, finished.started_in)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from marlflow.base.files import description_of
 from marlflow.html_report.extras import FILMS
 from marlflow.watch.run_films import FILMS_FOLDER
 
@@ -32,7 +33,7 @@ class Film:
 def newest_film(folder: Path) -> Film | None:
     """Return the newest film that lies in `folder` itself or in its `films`, and is no link; None if there is none.
 
-    Beside a whole film lies its description, `<name>.json`, which names it and is written after it.
+    Beside a whole film lies its description, `<file>.json`, which names it and is written after it.
     """
     own = folder / FILMS_FOLDER
     films = [film for where in (folder, *([] if own.is_symlink() else [own])) for film in _films(where)]
@@ -51,7 +52,7 @@ def _films(folder: Path) -> list[Film]:
 
 def _film(path: Path) -> Film | None:
     try:
-        beside = path.with_suffix(".json")
+        beside = description_of(path)
         written_ns, described = path.stat().st_mtime_ns, beside.stat(follow_symlinks=False)
         # A named pipe would never be read to its end.
         is_file = stat.S_ISREG(described.st_mode)

@@ -187,6 +187,17 @@ def test_a_table_says_which_return_it_shows(carts: Path) -> None:
         assert f" {total:.2f} [" in line
 
 
+def test_small_returns_are_not_shown_as_zero(carts: Path) -> None:
+    found = mf.evaluate(carts, episodes=3)
+
+    def small(one: Any) -> Any:
+        mean = replace(one.mean, value=2.6e-4, low=2.5e-4, high=2.7e-4)
+        return replace(one, mean=mean, iqm=2.61e-4, median=2.55e-4)
+
+    table = as_table(replace(found, returns=[small(one) for one in found.returns]))
+    assert "0.00026 [0.00025, 0.00027]  0.00026  0.00026" in table
+
+
 def test_only_the_episodes_are_written_without_opponents(carts: Path, tmp_path: Path) -> None:
     found = mf.evaluate(carts, episodes=3)
     (path,) = write_evaluation(found, tmp_path)

@@ -263,6 +263,15 @@ def test_groups_of_one_name_in_two_environments_are_told_apart(tmp_path: Path) -
     assert "tag, other" in page.text
 
 
+def test_a_report_replaces_no_tables_of_another_program(tmp_path: Path) -> None:
+    runs, out = write_seeds(tmp_path / "runs", [[1.0]]), tmp_path / "out"
+    out.mkdir()
+    (out / "table.csv").write_text("mine", encoding="utf-8")
+    with pytest.raises(ConfigInvalid, match=r"has table\.csv, and no report of marlflow; choose another directory"):
+        write_report([runs], out)
+    assert (out / "table.csv").read_text(encoding="utf-8") == "mine"
+
+
 def test_a_report_replaces_reports_and_nothing_else(tmp_path: Path) -> None:
     runs, out = write_seeds(tmp_path / "runs", [[1.0]]), tmp_path / "out"
     out.mkdir()

@@ -22,6 +22,7 @@ from marlflow.base.spaces import Spaces
 from marlflow.cli.main import main
 from marlflow.driver.entrants import Entrant
 from marlflow.policy.actor import NetworkActor
+from marlflow.policy.recurrent import RecurrentNetworkActor
 from marlflow.policy.tensors import as_tensor
 from marlflow.policy.warmup import network_of
 from marlflow.runtime.spec import PolicySpec
@@ -226,13 +227,58 @@ def test_a_policy_that_is_never_asked_has_arbitrary_rows(run: Path, monkeypatch:
     assert (rows.of, rows.reason) == ("arbitrary", "'prey' had nothing to decide in 50 env steps")
 
 
+class Contrary(RecurrentNetworkActor):
+    """Takes the action with the lowest logit."""
+
+    def choose(self, outputs: Any, action_mask: Any, mode: Any, generator: Any) -> Any:
+        actions = outputs.argmin(1).numpy()
+        return actions, np.zeros(len(actions), np.float32)
+
+
+def test_a_recurrent_policy_that_chooses_by_itself_has_its_outputs_only() -> None:
+    policy = trained(mf.RecurrentPPO(), mf.GRU(8, (8,)), Spaces(VECTOR, gym.Discrete(4)))
+    network: Any = network_of(policy.actor)
+    assert portable_of(policy).outputs == ["logits", "action", "next_memory"]
+    network.__class__ = Contrary
+    assert portable_of(policy).outputs == ["outputs", "next_memory"]
+
+
+def test_a_file_that_acts_otherwise_by_the_same_outputs_is_not_written(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def contrary(*arguments: Any) -> dict[str, Any]:
+        outputs = expected_outputs(*arguments)
+        return {**outputs, "action": 1 - outputs["action"]}
+
+    monkeypatch.setattr("marlflow.trained.export.expected_outputs", contrary)
+    with pytest.raises(mf.MarlflowError, match=r"would act otherwise than policy 'prey' on 2,000 of 2,000 rows"):
+        mf.export(run, "prey", tmp_path / "prey.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_team_is_exported_policy_by_policy_and_its_source_is_where_it_comes_from(run: Path, tmp_path: Path) -> None:
+    for team in ("team", str(run)):
+        with pytest.raises(mf.ConfigInvalid, match=r"has several policies; export one at a time: .*hunters, .*prey"):
+            mf.export(run, team, tmp_path / "team.onnx")
+    other = tmp_path / "other"
+    alone = {"prey": mf.Policy(SMALL_PPO, SMALL)}
+    mf.train(small_run(env_steps=160, policies=alone, mapping=[mf.Rule("*", "prey")]), other)
+    told = mf.export(run, f"{other}:prey", tmp_path / "prey.onnx").description
+    source = json.loads(told.read_text(encoding="utf-8"))["source"]
+    assert (source["folder"], source["checkpoint"]) == (str(other), 160)
+    assert source["sha256"] == mf.load(other)["prey"].about["sha256"]
+
+
 def test_differences_are_of_legal_numbers_and_relative_to_the_row() -> None:
     lowest = np.finfo(np.float32).min
     expected = {"logits": np.array([[0.0, 40.0], [0.0, lowest]], np.float32), "action": np.array([1, 0])}
     found = {"logits": np.array([[0.0, 40.5], [0.25, lowest]], np.float32), "action": np.array([1, 1])}
     rows = CheckRows(np.zeros((2, 1)), None, None)
     told = compared(expected, found, (2,), rows)
-    assert (told.largest, told.magnitude, told.actions) == (0.5, 40.0, 1)
+    assert (told.largest, told.magnitude, told.actions, told.other_actions) == (0.5, 40.0, 1, 1)
+    tie = {"logits": np.array([[1.0, 1.0 + 1e-6]]), "action": np.array([1])}
+    near = compared(tie, {"logits": np.array([[1.0 + 1e-6, 1.0]]), "action": np.array([0])}, (2,), rows)
+    assert (near.actions, near.other_actions) == (1, 0)
     # The second row's outputs are below 1.
     assert told.relative == 0.25
     # Where one action is certain, and where it is the only legal one, logits do not matter.

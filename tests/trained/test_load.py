@@ -330,6 +330,7 @@ def test_what_a_team_cannot_do_is_said(trained: Trained, league: Path) -> None:
             "cart_0", row, info, "greddy"
         ),  # type: ignore[arg-type]
         r"mode must be one of .*, not None": lambda: team["hunters"].act([row], mode=None),  # type: ignore[arg-type]
+        r"there are 2 observations and 1 action masks": lambda: team["hunters"].act([row, row], [None]),
         r"main of .* observes .* and acts in .*, and agent 'cart_0' observes": lambda: team[f"{league}:main"],
         r"environment tests.trained.watched.make .*nonsense": lambda: team.make_env(nonsense=1),
     }
@@ -340,6 +341,21 @@ def test_what_a_team_cannot_do_is_said(trained: Trained, league: Path) -> None:
     board = np.zeros((6, 7, 2), np.int8)
     with pytest.raises(mf.InvalidInput, match=r"acts by action masks: give agent 'player_0' its whole observation, if"):
         masked.act("player_0", board)
+    recurrent = mf.load(trained("memory"))["prey"]
+    rows = np.zeros((2, *recurrent.spaces.obs_shape), np.float32)
+    for memory in (recurrent.memory(3), np.asarray(recurrent.memory(2), np.float64)):
+        with pytest.raises(mf.InvalidInput, match=r"memory of 2 rows is float32 \[2, .*\], not float(32|64) \["):
+            recurrent.act(rows, memory=memory)
+
+
+def test_a_team_outlives_the_checkpoint_that_it_was_loaded_from(trained: Trained, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained("ppo and dqn"), run)
+    team, whole = mf.load(run), mf.load(trained("ppo and dqn"))
+    shutil.rmtree(run / "checkpoints")
+    row = np.zeros((1, *team["prey"].spaces.obs_shape), np.float32)
+    for name in ("prey", "hunters"):
+        assert team[name].act(row, mode="greedy") == whole[name].act(row, mode="greedy")
 
 
 def test_the_newest_checkpoint_is_the_one_that_is_loaded(trained: Trained) -> None:

@@ -84,7 +84,7 @@ def test_a_video_has_a_frame_for_each_reset_and_env_step(tmp_path, factory, argu
     wanted = [naive(team, 5, episode) for episode in range(2)]
     assert [(one.env_steps, one.returns) for one in result.episodes] == wanted
     assert frames_in(path) == (sum(steps + 1 for steps, _ in wanted), fps)
-    written = json.loads(path.with_suffix(".json").read_text())
+    written = json.loads((tmp_path / f"out.{kind}.json").read_text())
     assert (written["frames"], written["fps"], written["seed"]) == (result.frames, fps, 5)
     assert [(one["env_steps"], one["returns"]) for one in written["episodes"]] == wanted
     assert [one["seed"] for one in written["episodes"]] == [team.reset(5, episode) for episode in range(2)]
@@ -181,7 +181,7 @@ def test_after_an_interruption_the_frames_and_finished_episodes_are_kept(tmp_pat
     team.act = interrupted
     with pytest.raises(KeyboardInterrupt):
         played(team, episodes=3, video=tmp_path / "out.mp4")
-    written = json.loads((tmp_path / "out.json").read_text())
+    written = json.loads((tmp_path / "out.mp4.json").read_text())
     # Three steps of the first episode, two of the second.
     assert frames_in(tmp_path / "out.mp4")[0] == written["frames"] == 4 + 3
     assert [one["env_steps"] for one in written["episodes"]] == [3]

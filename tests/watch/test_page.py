@@ -21,6 +21,7 @@ import uvicorn
 from filelock import FileLock
 
 from marlflow.base.errors import ConfigInvalid
+from marlflow.base.files import description_of
 from marlflow.runs.run_state import LOCK, STATE, STOP, is_stop_requested, write_state
 from marlflow.watch.films import newest_film
 from marlflow.watch.followed import FollowedRun
@@ -162,7 +163,7 @@ def film(folder: Path, name: str, data: bytes = b"a film", checkpoint: int = 200
     """A film as `marlflow play --video` writes it, with its description."""
     (folder / name).write_bytes(data)
     described = {"video": name, "checkpoint": checkpoint}
-    (folder / name).with_suffix(".json").write_text(json.dumps(described), encoding="utf-8")
+    description_of(folder / name).write_text(json.dumps(described), encoding="utf-8")
     return folder / name
 
 
@@ -181,8 +182,8 @@ def test_the_newest_film_is_served(tmp_path: Path) -> None:
 
 
 def test_a_pipe_in_place_of_a_description_is_no_film(tmp_path: Path) -> None:
-    film(tmp_path, "a.mp4").with_suffix(".json").unlink()
-    os.mkfifo(tmp_path / "a.json")
+    description_of(film(tmp_path, "a.mp4")).unlink()
+    os.mkfifo(tmp_path / "a.mp4.json")
     assert newest_film(tmp_path) is None
 
 
@@ -190,12 +191,12 @@ def test_only_films_of_the_folder_itself_are_served(tmp_path: Path) -> None:
     folder, other = runs(tmp_path, 2)
     secret = film(tmp_path, "secret.mp4", b"secret")
     (folder / "linked.mp4").symlink_to(secret)
-    (folder / "linked.json").write_text('{"video": "linked.mp4", "checkpoint": 1}', encoding="utf-8")
+    (folder / "linked.mp4.json").write_text('{"video": "linked.mp4", "checkpoint": 1}', encoding="utf-8")
     film(folder, "page.html", b"<script>")
     film(other, "another.gif")
     (folder / "bare.mp4").write_bytes(b"not described")
     (folder / "named.mp4").write_bytes(b"described as another")
-    (folder / "named.json").write_text('{"video": "../secret.mp4", "checkpoint": 1}', encoding="utf-8")
+    (folder / "named.mp4.json").write_text('{"video": "../secret.mp4", "checkpoint": 1}', encoding="utf-8")
     (folder / "folder.mp4").mkdir()
     film(folder, "growing.mp4")
     os.utime(folder / "growing.mp4", ns=(2**62, 2**62))  # written after its description: a new one is under way

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import marlflow as mf
+from marlflow.base.files import description_of
 from marlflow.env.games import cliff
 from marlflow.observe.report import ResumePoint
 from marlflow.watch import film_maker, run_films
@@ -52,7 +53,7 @@ def test_a_run_with_films_has_the_numbers_of_one_without_and_a_film_of_its_last_
     film = newest_film(with_films.run_dir)
     assert film is not None
     assert (film.path, film.env_steps) == (with_films.run_dir / "films" / "800.webp", 800)
-    described = json.loads(film.path.with_suffix(".json").read_text(encoding="utf-8"))
+    described = json.loads(description_of(film.path).read_text(encoding="utf-8"))
     assert (described["frames"], max(described["size"]), described["mode"]) == (12, 64, "as_learned")
     assert not warnings_in(with_films.run_dir)
 
@@ -79,11 +80,11 @@ def test_the_newest_films_are_kept_and_unfinished_ones_removed(tmp_path: Path) -
     for number, name in enumerate(["100.webp", "200.gif", "300.webp.part", "mine.webp"]):
         (folder / name).write_bytes(b"")
         os.utime(folder / name, ns=(number, number))
-    (folder / "100.json").write_text("{}", encoding="utf-8")
+    (folder / "100.webp.json").write_text("{}", encoding="utf-8")
     settings = {**asdict(mf.RunFilms(format="gif", frames=3, longest_side=32, keep=2)), "mode": "greedy"}
     film = film_maker.make_film(tmp_path, settings)
     assert film == folder / "800.gif"
-    assert sorted(path.name for path in folder.iterdir()) == ["200.gif", "800.gif", "800.json", "mine.webp"]
+    assert sorted(path.name for path in folder.iterdir()) == ["200.gif", "800.gif", "800.gif.json", "mine.webp"]
 
 
 class Maker:
@@ -267,7 +268,7 @@ def test_only_films_in_the_folder_itself_are_found(tmp_path: Path) -> None:
     for folder in (mine / "films", others):
         folder.mkdir(parents=True)
         (folder / "100.webp").write_bytes(b"")
-        (folder / "100.json").write_text('{"video": "100.webp", "checkpoint": 100}', encoding="utf-8")
+        (folder / "100.webp.json").write_text('{"video": "100.webp", "checkpoint": 100}', encoding="utf-8")
     found = newest_film(mine)
     assert found is not None
     assert found.path == mine / "films" / "100.webp"
