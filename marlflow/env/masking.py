@@ -58,18 +58,22 @@ class ShownMasks:
 
     def __init__(self, env: Any) -> None:
         self._env = env
-        self._own: list[tuple[dict[str, Any], str, Any]] = []
+        # The dict of infos, and an agent's own part of it: empty if it has none.
+        self._own: list[tuple[dict[str, Any], str, dict[str, Any]]] = []
 
     def show(self, agent: str, mask: Any) -> None:
         """Show `mask` in the info of `agent`, where adapters read it."""
         infos = self._env.infos
-        self._own.append((infos, agent, infos.get(agent)))
+        self._own.append((infos, agent, {agent: infos[agent]} if agent in infos else {}))
         infos[agent] = {**(infos.get(agent) or {}), MASK: mask}
 
     def restore(self) -> None:
         """Give the environment its own infos back."""
         for infos, agent, own in reversed(self._own):
-            infos[agent] = own
+            if own:
+                infos.update(own)
+            else:
+                del infos[agent]
         self._own.clear()
 
 

@@ -53,7 +53,7 @@ class BlackDeath(BaseParallelWrapper):
             if any(ends) or agent not in self.env.agents:
                 # An agent that left without a flag counts as truncated.
                 self._ends[agent] = ends if any(ends) else (False, True)
-                self._last_infos[agent] = infos.get(agent) or {}
+                self._last_infos[agent] = dict(infos.get(agent) or {})
         if back := [agent for agent in self.env.agents if agent in self._ends and agent not in before]:
             raise RuntimeError(f"agent {back[0]!r} came back after its end, which black_death cannot show")
         self._living = [agent for agent in self.env.agents if agent not in self._ends]
