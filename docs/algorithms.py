@@ -98,8 +98,8 @@ marlflow train env=simple_tag policy@policies.agent=dqn policy@policies.adversar
 - AEC and Parallel environments, deaths, and agents that join late need nothing: dead agents have no rows.
 - `bootstrap_at_death` (Parallel environments, common rewards) gives an agent credit for what its team gains after its
   death: the value after its last row is not 0, but the mean of the values of the survivors of its policy (in `happo`,
-  of its learner). `rows_bootstrapped_at_death` counts these rows. It may decide what is learned: in SMAX, where the dead are
-  paid, too, marines without it learn to stay away from the enemy; on one map, they rush in with it
+  of its learner). `rows_bootstrapped_at_death` counts these rows. It may decide what is learned: in SMAX, where the
+  dead are paid, too, marines without it learn to stay away from the enemy; on one map, they rush in with it
   ([results](results.md#smax)).
 - The critic of `recurrent_ppo` has memory only if it sees `obs` alone; otherwise it has dense layers of the same sizes.
 

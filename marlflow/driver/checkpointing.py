@@ -22,12 +22,14 @@ from marlflow.base.serialization import Tree, from_bytes, to_bytes
 from marlflow.batches.items import Fragment, Inserted, JointFragment, Packed, Update
 from marlflow.config.checked import CheckedExperiment
 from marlflow.config.environment import environment_identity
+from marlflow.config.experiment import CheckpointConfig
 from marlflow.config.imported_policies import FROM, MEMBER, POLICY
 from marlflow.driver.faults import FaultBudget
 from marlflow.driver.other_runs import files_of_other_runs, hash_of, source_of
 from marlflow.driver.run_metrics import RunMetrics
 from marlflow.driver.service import Service
 from marlflow.league.sides import sides_of
+from marlflow.observe.report import is_of_evaluation
 from marlflow.runs.checkpoint_format import Notes, RowsFile, as_text, notes_of, rows_file
 from marlflow.runs.checkpoints import Checkpoint, CheckpointStore
 from marlflow.runs.run_state import LOCK
@@ -182,6 +184,11 @@ class Checkpointer:
         self._frozen_files = frozenset((*frozen, *of_others))
         return path
 
+    def rate(self, metric: float | None) -> None:
+        """Give the last checkpoint another `metric`; raises CheckpointFailed."""
+        if self.saved_at is not None:
+            self._store.rate(metric)
+
     def _driver_files(self, driver_state: Callable[[QueuedItems], Tree]) -> dict[str, bytes]:
         queued = QueuedItems()
         state = _driver_bytes(driver_state, queued)
@@ -334,18 +341,23 @@ class QueuedItems:
 class CheckpointTiming(Service):
     """Calls `save` after the first round and then every `every_env_steps`; None: only at the end of the run.
 
-    A failed checkpoint is a fault. `failure` is the error of the last attempt, or None.
+    If the best checkpoint is that of an evaluation's figure, also after each evaluation, since it counts for the
+    checkpoint that follows it; the last evaluation, for the last checkpoint. A failed checkpoint is a fault. `failure`
+    is the error of the last attempt, or None.
     """
 
     def __init__(
         self,
-        every_env_steps: int | None,
+        settings: CheckpointConfig,
         metrics: RunMetrics,
         checkpointer: Checkpointer,
         save: Callable[[], Path],
         budget: FaultBudget,
+        rating: Callable[[], float | None],
     ) -> None:
-        self._every = every_env_steps
+        self._every = settings.every_env_steps
+        self._rates_evaluations = settings.best is not None and is_of_evaluation(settings.best)
+        self._rating = rating
         self._metrics = metrics
         self._checkpointer = checkpointer
         self._save = save
@@ -353,6 +365,7 @@ class CheckpointTiming(Service):
         # Due after the first round, so that a folder that cannot be written is noticed at the start (decision 0024).
         self._due = 0
         self._updates_saved = 0
+        self._is_last = False
 
     @property
     def has_news(self) -> bool:
@@ -368,16 +381,50 @@ class CheckpointTiming(Service):
     @property
     def is_due(self) -> bool:
         """Whether a checkpoint is due after this round."""
-        return self._every is not None and self._metrics.env_steps >= self._due
+        if self._every is None:
+            return False
+        return self._metrics.env_steps >= self._due or (self._rates_evaluations and self._has_new_evaluation)
+
+    @property
+    def _has_new_evaluation(self) -> bool:
+        at, saved_at = self._metrics.evaluated_at, self._checkpointer.saved_at
+        return at is not None and (saved_at is None or at > saved_at)
+
+    def rates(self, path: str) -> bool:
+        """Return whether the metric at `path` is one of a checkpoint that is taken now."""
+        is_now = self._metrics.evaluated_at == self._metrics.env_steps
+        return not is_of_evaluation(path) or is_now or self._has_new_evaluation
 
     def resumed(self, checkpoint: Checkpoint, report: ResumeReport) -> None:
         self._updates_saved = self._updates
         if self._every is not None:
             self._due = self._metrics.env_steps + self._every
 
+    def stopped(self) -> None:
+        """Keep the checkpoint that was taken before the run stopped, though plans make updates while they end.
+
+        Those that take turns may, as Ape-X's; and a run that was resumed from the state in which they have ended would
+        end at once.
+        """
+        self._is_last = self._metrics.env_steps == self._checkpointer.saved_at
+
     def after_training(self) -> None:
-        if self.has_news and self.failure is None and self._budget.failure is None:
+        if self.has_news and not self._is_last and self.failure is None and self._budget.failure is None:
             self.take()
+
+    def at_end(self) -> None:
+        if not self._rates_evaluations or self._metrics.evaluated_at != self._checkpointer.saved_at:
+            return
+        try:
+            # The last evaluation comes after the last checkpoint.
+            self._checkpointer.rate(self._rating())
+        except CheckpointFailed as failure:
+            self._failed(failure)
+
+    def _failed(self, failure: ActorLost | CheckpointFailed) -> None:
+        where = f"checkpoint at {self._metrics.env_steps} env steps"
+        self._budget.faulted(Fault(FaultKind.CHECKPOINTS_FAILED, where, str(failure), "", 0))
+        self.failure = failure
 
     def take(self) -> None:
         """Take a checkpoint while nothing is in flight; count a failure as a fault."""
@@ -391,9 +438,7 @@ class CheckpointTiming(Service):
                 # The process may have been lost earlier and only noticed now; by now it has been replaced.
                 path = self._save()
         except (ActorLost, CheckpointFailed) as failure:
-            where = f"checkpoint at {self._metrics.env_steps} env steps"
-            self._budget.faulted(Fault(FaultKind.CHECKPOINTS_FAILED, where, str(failure), "", 0))
-            self.failure = failure
+            self._failed(failure)
             return
         self.failure, self._updates_saved = None, updates
         log.info("checkpoint %s", path)

@@ -109,6 +109,7 @@ class BetweenRounds(Service):
             return Drain()
         if self._stopping is not None:
             self._stopped_by = self._stopping
+            self._checkpoints.stopped()
             self._notify(f"stopping: {self._stopping}")
             return None
         self._time_limit.limit_training()

@@ -37,7 +37,9 @@ class Run:
     ) -> None:
         self._best, self._runtime, self._shutdown = checked.experiment.checkpoint.best, runtime, shutdown
         self.stopped_by, self._has_ended = "", False
-        self._made = made = RunServices(checked, info, runtime, console, relay, shutdown, self.report, self._save)
+        self._made = made = RunServices(
+            checked, info, runtime, console, relay, shutdown, self.report, self._save, self._rating
+        )
         self._services, self._executor, self._metrics = made.by_name, made.executor, made.metrics
         self.budget, self.reporting = made.budget, made.reporting
         if checkpoint is not None:
@@ -81,9 +83,14 @@ class Run:
 
     def _save(self) -> Path:
         at, frozen = self._metrics.env_steps, self._made.members.contents()
-        best = None if self._best is None else metric(self._current_report(), self._best)
-        save = self._made.checkpointer.save
+        best, save = self._rating(), self._made.checkpointer.save
         return self.reporting.save(at, lambda lines: save(at, self._state, frozen, lines, best))
+
+    def _rating(self) -> float | None:
+        """Return the metric `checkpoint.best` for a checkpoint that is taken now; None if it has none."""
+        if self._best is None or not self._made.checkpoints.rates(self._best):
+            return None
+        return metric(self._current_report(), self._best)
 
     def _state(self, queued: QueuedItems) -> Tree:
         states = {name: service.state() for name, service in self._services.items()}

@@ -299,6 +299,11 @@ class RunMetrics(Service):
         """Return the faults so far by kind, with the updates that learners skipped."""
         return {**self.faults, "updates_skipped": sum(totals.updates_skipped for totals in self.learners.values())}
 
+    @property
+    def evaluated_at(self) -> int | None:
+        """The env steps at which policies were evaluated last; None if none was."""
+        return max((one.evaluation.env_steps for one in self.policies.values() if one.evaluation), default=None)
+
     def without_old_evaluations(self, report: Report) -> Report:
         """Return the report without evaluations that were reported before."""
         new = {name for name, totals in self.policies.items() if totals.evaluation_is_new}

@@ -44,7 +44,8 @@ class RunServices:
     """A run's processes, started; the executor of its plan; and its services, made from the checked experiment.
 
     `by_name` has the services in the order of their calls, by the names of their states in checkpoints. The other
-    attributes are services that the run itself uses. `report` writes a report, and `save` a checkpoint.
+    attributes are services that the run itself uses. `report` writes a report, `save` a checkpoint, and `rating` is the
+    metric that one would have.
     """
 
     def __init__(
@@ -57,9 +58,10 @@ class RunServices:
         shutdown: GracefulShutdown,
         report: Callable[[], None],
         save: Callable[[], Path],
+        rating: Callable[[], float | None],
     ) -> None:
         self._checked, self._info, self._runtime, self._console = checked, info, runtime, console
-        self._report, self._save = report, save
+        self._report, self._save, self._rating = report, save, rating
         self.metrics = metrics_of(checked)
         self.budget = FaultBudget(checked.experiment.faults, self.metrics, console.notice)
         self.reporting = Reporting(checked.experiment, info, console, self.budget.faulted, self.metrics)
@@ -104,8 +106,8 @@ class RunServices:
         stops = StopConditions(
             checked, metrics, progress, budget, shutdown, time_limit, callbacks, executor, notice, self._info.run_dir
         )
-        checkpoints = CheckpointTiming(
-            experiment.checkpoint.every_env_steps, metrics, self.checkpointer, self._save, budget
+        self.checkpoints = checkpoints = CheckpointTiming(
+            experiment.checkpoint, metrics, self.checkpointer, self._save, budget, self._rating
         )
         self.between_rounds = BetweenRounds(
             parts.published, scheduler, self._dealer, metrics, time_limit, stops, checkpoints, resets, changes, notice

@@ -5,6 +5,7 @@ Counts are totals since the run began, over resumes. None means not known yet, o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -227,6 +228,15 @@ def metric(report: Mapping[str, Any], path: str) -> float | None:
         value = value.get(part) if before in INFOS else value[part]
         before = part
     return value  # type: ignore[no-any-return]
+
+
+def is_of_evaluation(path: str) -> bool:
+    """Return whether the metric at a path changes only with evaluations.
+
+    >>> is_of_evaluation("policies.prey.eval_infos.won"), is_of_evaluation("policies.eval_1.return_mean")
+    (True, False)
+    """
+    return re.search(r"(^|\.)eval_(return|team_return|episode)\w*$|\.eval_(infos|against)\.[^.]+$", path) is not None
 
 
 def owner_in(path: str, names: Iterable[str]) -> str:

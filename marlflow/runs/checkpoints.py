@@ -20,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from marlflow.base.errors import CheckpointFailed, CheckpointUnusable
+from marlflow.base.files import replacing
 from marlflow.base.serialization import Tree
 from marlflow.runs.checkpoint_format import (
     MANIFEST,
@@ -140,6 +141,19 @@ class CheckpointStore:
         self._damaged.discard(path)
         self._retire()
         return path
+
+    def rate(self, metric: float | None) -> None:
+        """Give the last checkpoint another metric; raises CheckpointFailed."""
+        if (last := self._last) is None or metric is None or not math.isfinite(metric) or metric == last.metric:
+            return
+        rated = replace(last, metric=metric)
+        try:
+            with replacing(last.path / MANIFEST) as aside:
+                aside.write_bytes(manifest_text(rated))
+        except OSError as error:
+            raise CheckpointFailed(f"the metric of {last.path} could not be written: {error}") from error
+        self._last = rated
+        self._retire()
 
     def _write(
         self,

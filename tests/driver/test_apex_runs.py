@@ -90,6 +90,17 @@ def test_the_ladder_is_climbed_by_copies_whoever_plays_them(tmp_path: Path, seen
     assert [climbed == flat for climbed, flat in of_copy] == [True, False, False, False]
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_session")
+def test_a_run_over_ray_that_has_ended_goes_on(tmp_path: Path) -> None:
+    experiment = small_run("ray", env_steps=800, policies=policies(prey=SMALL_APEX), mapping=ALL)
+    first = mf.train(experiment, tmp_path)
+    result = mf.resume(until(experiment, 1_600), tmp_path)
+    assert (first.metrics["env_steps"], result.metrics["env_steps"]) == (800, 1_600)
+    updates = [one.metrics["learners"]["prey"]["updates"] for one in (first, result)]
+    assert 0 < updates[0] < updates[1]
+
+
 # -- lost shards ----------------------------------------------------------------------------------------------------
 
 

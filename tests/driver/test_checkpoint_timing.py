@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from marlflow.base.errors import ActorLost, CheckpointFailed, MarlflowError
-from marlflow.config.experiment import Faults
+from marlflow.config.experiment import CheckpointConfig, Faults
 from marlflow.driver.checkpointing import CheckpointTiming
 from marlflow.driver.faults import FaultBudget
 from marlflow.driver.run_metrics import RunMetrics
@@ -28,8 +28,9 @@ def timing(every: int | None, *raises: MarlflowError) -> tuple[RunMetrics, Check
     tally, faults = RunMetrics(["prey"], {"prey": ["prey"]}, []), list[Fault]()
     saves: Any = Saves(tally, list(raises))
     budget = FaultBudget(Faults(), tally, lambda text: None)
+    settings = CheckpointConfig(every_env_steps=every)
     budget.observe = lambda fault, _count: faults.append(fault)
-    return tally, CheckpointTiming(every, tally, saves, saves, budget), faults
+    return tally, CheckpointTiming(settings, tally, saves, saves, budget, lambda: None), faults
 
 
 def test_a_checkpoint_is_due_after_the_first_round_and_then_every_so_many_env_steps() -> None:
@@ -56,6 +57,25 @@ def test_without_an_interval_none_is_due_and_there_still_is_news() -> None:
     tally.env_steps = 100
     assert (checkpoints.is_due, checkpoints.has_news) == (False, True)
     checkpoints.take()
+    assert not checkpoints.has_news
+
+
+def test_updates_that_are_made_while_plans_end_are_news_only_if_the_run_was_not_stopped() -> None:
+    for stops in (True, False):
+        tally, checkpoints, _ = timing(100)
+        tally.env_steps = 100
+        checkpoints.take()
+        if stops:
+            checkpoints.stopped()
+        tally.learners["prey"].updates += 1
+        assert checkpoints.has_news
+        checkpoints.after_training()
+        assert checkpoints.has_news == stops
+    # The checkpoint before the stop had failed.
+    tally, checkpoints, _ = timing(100)
+    tally.env_steps = 100
+    checkpoints.stopped()
+    checkpoints.after_training()
     assert not checkpoints.has_news
 
 

@@ -15,7 +15,8 @@ import torch
 import marlflow as mf
 from marlflow.base.random import key
 from marlflow.checks.validation import ready
-from marlflow.runs.saved_runs import newest
+from marlflow.runs.checkpoints import CheckpointStore
+from marlflow.runs.saved_runs import chosen, newest
 from tests.driver.rock_paper_scissors import PAYOFF, ROUNDS, RockPaperScissors
 from tests.driver.watching import EVALUATION_KEYS, Seen, reports
 from tests.runtime.small_runs import SMALL, SMALL_DQN, small_run, without_times
@@ -196,7 +197,31 @@ def test_who_asks_for_the_last_evaluation_gets_it_whichever_report_it_stands_in(
     assert found[0] is not None
     assert set(found[1:]) == {None}
     assert result.metrics["policies"]["red"]["eval_return_mean"] == result.objective == found[0]
-    assert newest(tmp_path).metric == found[0]
+    # The checkpoint that follows it has it, and a later one has not.
+    assert (newest(tmp_path).env_steps, newest(tmp_path).metric) == (160, None)
+    assert chosen(tmp_path, "best").metric == found[0]
+    assert chosen(tmp_path, "best").env_steps < 160
+
+
+def test_the_best_checkpoint_is_one_that_was_evaluated(tmp_path: Path) -> None:
+    """Evaluations come twice as often as checkpoints, and the last one after the last checkpoint."""
+    experiment = run_of("sampled", UNTRAINED)
+    experiment = replace(
+        experiment,
+        log=replace(experiment.log, jsonl=True),
+        evaluation=mf.Evaluation(160, 3, 3, "sampled"),
+        stop=mf.Stop(env_steps=720),
+        checkpoint=mf.CheckpointConfig(every_env_steps=320, keep=99, best="policies.red.eval_return_mean"),
+    )
+    mf.train(experiment, tmp_path)
+    evaluated = {
+        red["eval_env_steps"]: red["eval_return_mean"]
+        for report in reports(tmp_path)
+        if (red := report["policies"]["red"])["eval_return_mean"] is not None
+    }
+    saved = CheckpointStore(tmp_path / "checkpoints", 99).whole()
+    assert len(evaluated) > 3
+    assert {one.env_steps: one.metric for one in saved} == evaluated
 
 
 def test_an_evaluation_that_the_next_would_replace_is_reported_before(tmp_path: Path) -> None:

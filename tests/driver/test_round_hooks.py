@@ -24,7 +24,7 @@ class Run:
             metrics=self._of(agent_steps_sampled={}),
             time_limit=self._of(limit_training=lambda: None),
             stops=self._of(reason=lambda: self.reason, before_round=lambda: None),
-            checkpoints=self._of(is_due=is_due, has_news=is_due, take=self._save),
+            checkpoints=self._of(is_due=is_due, has_news=is_due, take=self._save, stopped=lambda: None),
             resets=self._of(reset_learner=lambda reset: self.done.append(reset.policy)),
             changes=self._of(take=lambda: False),
             notify=lambda text: None,
