@@ -236,12 +236,16 @@ def _wrapper(path: str, entry: Any, problems: list[str]) -> Wrapper | None:
 
 def _stop(values: Mapping[str, Any], problems: list[str]) -> Mapping[str, Any]:
     """Flatten `policies: {prey: {return_mean: 150}}` to `policies: {prey: 150.0}`."""
-    policies = values.get("policies")
+    policies = values.get("policies", {})
+    if policies is None:
+        return {**values, "policies": {}}
     if not isinstance(policies, Mapping):
         return values
     goals = {}
     for name, goal in policies.items():
         path = f"stop.policies.{name}"
+        if goal is None:
+            continue
         if not isinstance(goal, Mapping):
             problems.append(f"{path} must be {{return_mean: <number>}}, not {goal!r}")
             continue

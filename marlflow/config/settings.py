@@ -142,8 +142,8 @@ def _value_problems(value: Any, path: str, allowed: Range) -> Iterator[Problem |
             # Nothing can be computed from a number that is not finite.
             kind = ProblemKind.REPORTED if abs(number) < INFINITY else ProblemKind.WRONG_TYPE
             yield Problem(f"{path} {problem}, not {_short(number)}", kind=kind)
-    # A setting may be called `at`, too.
-    elif isinstance(value, Schedule) and callable(value.at):
+    # A setting may be called `at`, too, and so may a method of a callback or sink.
+    elif not path.startswith(("callbacks.", "sinks.")) and isinstance(value, Schedule) and callable(value.at):
         schedule: Any = value
         broken = list(setting_problems(schedule, path)) if is_dataclass(schedule) else []
         yield from broken or schedules_out_of_range(value, path, allowed)

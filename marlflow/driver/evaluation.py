@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from marlflow.base.awaiting import begun
@@ -229,8 +229,10 @@ def _remedies(settings: Evaluation, seatings: int) -> str:
 @dataclass(slots=True)
 class _Returns:
     mean: float
+    first: Mapping[str, float]
     episodes: int = 0
     agents_differed: bool = False
+    varied: bool = False
 
 
 class SelfPlay:
@@ -257,14 +259,18 @@ class SelfPlay:
             return None
         returns = [*episode.returns.values()]
         mean = sum(returns) / len(returns)
-        watched = self._watched.setdefault(name, _Returns(mean))
+        watched = self._watched.setdefault(name, _Returns(mean, episode.returns))
         tolerance = _TOLERANCE * (1.0 + max(map(abs, returns)))
         if abs(mean - watched.mean) > tolerance:
             self._done.add(name)
             return None
         watched.episodes += 1
         watched.agents_differed |= max(returns) - min(returns) > tolerance
-        if watched.episodes < _WATCHED_EPISODES or not watched.agents_differed:
+        watched.varied |= any(
+            abs(of - watched.first.get(agent, of)) > tolerance for agent, of in episode.returns.items()
+        )
+        # Agents whose returns are always the same win nothing from each other.
+        if watched.episodes < _WATCHED_EPISODES or not (watched.agents_differed and watched.varied):
             return None
         self._done.add(name)
         return (

@@ -123,10 +123,12 @@ def problems(
     left = cpus - requested["CPU"]
     # A negative rest is reported above, as a shortage of CPUs.
     if sharing and -_SLACK <= left < len(sharing) * _SMALLEST_SHARE - _SLACK:
-        sentences.append(
-            f"of {cpus:g} CPU {left:g} are left to share among {enumerated(sharing, _MOST_NAMED)}; lower the "
-            "reservations, or wait until other runs have ended"
+        existing = (whole or available).get("CPU", 0.0)
+        rest = f"of {existing:g} CPU other runs leave {cpus:g}, of which" if cpus < existing else f"of {cpus:g} CPU"
+        remedy = (
+            "; wait until they have ended, or lower the reservations" if cpus < existing else "; lower the reservations"
         )
+        sentences.append(f"{rest} {left:g} are left to share among {enumerated(sharing, _MOST_NAMED)}{remedy}")
     # If a total is short, smaller processes would not help.
     sentences = sentences or list(_too_big(requests, machines))
     return [Problem(sentence, kind=ProblemKind.LACKS_RESOURCES) for sentence in sentences]

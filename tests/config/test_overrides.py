@@ -314,3 +314,10 @@ def test_folders_of_groups_may_have_any_name(folder: str, by: str, tmp_path: Pat
         else:
             ready = prepare([f"hydra.searchpath=[{quoted(path)}]", "experiment=mine"])
     assert ready.config.seed == 77
+
+
+@pytest.mark.parametrize("word", ["stop.policies=null", "stop.policies={cart: null}"])
+def test_a_goal_can_be_taken_away(word: str) -> None:
+    goal = "stop.policies.cart.return_mean=5"
+    assert experiment_of("experiment=cartpole_team_ppo", goal).stop.policies == {"cart": 5.0}
+    assert experiment_of("experiment=cartpole_team_ppo", word).stop.policies == {}

@@ -72,6 +72,19 @@ def test_a_callback_is_told_all_that_happens_in_order(tmp_path: Path) -> None:
     assert end.metrics["env_steps"] == 6 * ROUND
 
 
+class Placed(mf.Callback):
+    """Its method has the name of that of schedules."""
+
+    def at(self, where: str) -> str:
+        raise AssertionError(f"nobody asked for {where}")
+
+    def saved(self, path: Path) -> None: ...
+
+
+def test_a_callback_with_a_method_at_is_no_schedule(tmp_path: Path) -> None:
+    assert mf.train(run({"placed": Placed()}), tmp_path).metrics["faults"]["callbacks_failed"] == 0
+
+
 class StopAfter(mf.Callback):
     """Stops the run in one of its calls."""
 

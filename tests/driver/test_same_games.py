@@ -67,7 +67,9 @@ def test_returns_that_cancel_out_in_every_episode_are_found_once() -> None:
 
 
 def test_returns_that_change_or_are_shared_or_are_of_several_policies_are_not() -> None:
-    assert found([(1.0, -1.0)] * 19) == []
+    assert found([(1.0, -1.0), (-1.0, 1.0)] * 9) == []
+    # Each agent's own return never changes, so that nobody wins what others lose.
+    assert found([(-17.0, -34.0)] * 40) == []
     assert found([(1.0, -1.0)] * 19 + [(1.0, -0.9)] + [(1.0, -1.0)] * 30) == []
     assert found([(2.0, 2.0)] * 40) == []
     assert found([(1.0, -1.0)] * 40, ("main", "rival")) == []

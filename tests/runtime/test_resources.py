@@ -74,7 +74,11 @@ def test_a_share_of_nothing_is_a_problem() -> None:
     asked = [ResourceRequest("rollout worker 0", Resources(num_cpus=2)), ResourceRequest("learner prey", Resources())]
     assert sentences(problems(asked, {"CPU": 2.5})) == []
     assert sentences(problems(asked, {"CPU": 2.0})) == [
-        "of 2 CPU 0 are left to share among learner prey; lower the reservations, or wait until other runs have ended"
+        "of 2 CPU 0 are left to share among learner prey; lower the reservations"
+    ]
+    assert sentences(problems(asked, {"CPU": 2.0}, whole={"CPU": 4.0})) == [
+        "of 4 CPU other runs leave 2, of which 0 are left to share among learner prey; wait until they have ended, or "
+        "lower the reservations"
     ]
     assert len(sentences(problems(asked, {"CPU": 1.0}))) == 1
 

@@ -130,9 +130,9 @@ def _free() -> Machines:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """A placement group, and Ray's actor options by process name."""
+    """A placement group, None if no process reserves anything, and Ray's actor options by process name."""
 
-    group: PlacementGroup
+    group: PlacementGroup | None
     options: Mapping[str, Mapping[str, Any]]
 
 
@@ -157,7 +157,7 @@ def reserve(spec: RunSpec) -> Reservation:
 
 def _placed(
     requests: Sequence[ResourceRequest], whole: Mapping[str, float], strategy: str
-) -> tuple[PlacementGroup, BundleLayout]:
+) -> tuple[PlacementGroup | None, BundleLayout]:
     """Return a placement group that has its resources, and its layout; raises ConfigInvalid if they are not there."""
     # Ray may still show resources as free that another run has just reserved. Equal shares of it are then too large,
     # and the next attempt asks for smaller ones.
@@ -166,6 +166,8 @@ def _placed(
         if errors := problems(requests, total(machines), machines, whole):
             raise ConfigInvalid(errors)
         layout = bundles(requests, total(machines), machines)
+        if not layout.bundles:
+            return None, layout
         group = placement_group(layout.bundles, strategy=strategy)
         if group.wait(PLACING_TIMEOUT_S):
             return group, layout
@@ -173,7 +175,7 @@ def _placed(
     raise ConfigInvalid([_unplaceable(requests, layout, machines)])
 
 
-def _actor_options(group: PlacementGroup, layout: BundleLayout, number: int) -> dict[str, Any]:
+def _actor_options(group: PlacementGroup | None, layout: BundleLayout, number: int) -> dict[str, Any]:
     """Return what Ray is asked for, for a learner, worker or other process: its CPUs, GPUs, and bundle."""
     taken, bundle = layout.taken[number], layout.bundle_of[number]
     options: dict[str, Any] = {
@@ -181,7 +183,7 @@ def _actor_options(group: PlacementGroup, layout: BundleLayout, number: int) -> 
         "num_gpus": taken.get("GPU", 0.0),
         "resources": {name: amount for name, amount in taken.items() if name not in ("CPU", "GPU")},
     }
-    if bundle is not None:
+    if group is not None and bundle is not None:
         options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle)
     return options
 
