@@ -79,6 +79,8 @@ class RemoteWorker:
         self.env_indices = spec.env_indices_of(number)
         self.next_episodes: Mapping[int, int] | None = None
         self.next_fragments: Mapping[str, Mapping[int, int]] = {}
+        # How often its process was lost since its last receipt.
+        self._losses = 0
         # The version of each live policy, and the frozen entries, that the current process has.
         self._sent: dict[str, int] = {}
         self._frozen: set[str] = set()
@@ -100,9 +102,7 @@ class RemoteWorker:
             RolloutActor,
             self.name,
             self._spec,
-            self.number,
-            self.next_episodes,
-            self.next_fragments,
+            *self.start_position,
             self._inference,
             None if self._inbox is None else self._inbox.address,
         )
@@ -120,7 +120,11 @@ class RemoteWorker:
         self.actor.end_by.remote(deadline)
 
     def replace_lost(self, error: Exception) -> None:
-        """Report the loss and start a replacement, which skips episodes already begun."""
+        """Report the loss and start a replacement, which skips episodes that were begun before the lost round.
+
+        After further losses without a round in between it skips more, since one of its episodes may end any process.
+        """
+        self._losses += 1
         reason = cause(error)
         # The watchdog ends a process whose environment is stuck in C code, which no exception can interrupt.
         if reason.endswith(UNEXPLAINED_EXIT) and self._spec.step_timeout_s is not None:
@@ -137,6 +141,7 @@ class RemoteWorker:
 
     def record_progress(self, receipt: Receipt) -> None:
         """Record where a replacement would start."""
+        self._losses = 0
         self.next_episodes, self.next_fragments = receipt.next_episodes, receipt.next_fragments
 
     def note_answer(self) -> None:
@@ -146,7 +151,12 @@ class RemoteWorker:
     @property
     def start_position(self) -> tuple[int, Mapping[int, int] | None, Mapping[str, Mapping[int, int]]]:
         """The worker's number and a replacement's next episodes and dataset fragments."""
-        return self.number, self.next_episodes, self.next_fragments
+        if self._losses < 2:
+            return self.number, self.next_episodes, self.next_fragments
+        # Twice as many each time: the episode may be far from the first one of the round.
+        skipped = 2 ** (self._losses - 2)
+        first = self.next_episodes or {}
+        return self.number, {env: first.get(env, 0) + skipped for env in self.env_indices}, self.next_fragments
 
     def is_ready(self) -> bool:
         """Return whether the worker can be called; raises the error that kept a replacement from starting."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -32,6 +33,8 @@ _LOST = (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError)
 """Errors instead of an answer: the worker's process is lost, or weights for it are, with their machine."""
 
 _MAX_FAILED_ATTEMPTS = 10
+_LOSSES_OF_AN_EPISODE = 3
+"""How often an episode of an evaluation is tried that ends its process; then it is not played."""
 # Longer than a process takes that can be interrupted.
 _CLOSE_TIMEOUT_S = 1.5 * CLOSE_TIMEOUT_S
 
@@ -130,17 +133,26 @@ class RayWorkers:
     async def evaluate(self, request: EvaluationRequest) -> Evaluated:
         remaining, failed_attempts = list(range(len(request.episodes))), 0
         parts: list[Evaluated] = []
+        # How often an episode that was played by itself was lost.
+        losses: Counter[int] = Counter()
+        is_first = True
         while remaining:
             ready = await self._ready_workers()
-            shares = [remaining[first :: len(ready)] for first in range(len(ready))]
+            # One by one after a loss, to find the episode that ends the processes which play it.
+            among = remaining if is_first else remaining[: len(ready)]
+            shares = [among[first :: len(ready)] for first in range(len(ready))]
+            is_first = False
             progress("playing episodes", len(request.episodes) - len(remaining), len(request.episodes))
             assigned = [(worker, share) for worker, share in zip(ready, shares, strict=True) if share]
             calls = [worker.evaluate(self._share(request, share)) for worker, share in assigned]
             answers: list[Evaluated | None] = await _answers([worker for worker, _ in assigned], calls)
             parts += [part for part in answers if part is not None]
             # Episodes of a lost worker are played by the others.
-            unplayed = (share for part, (_, share) in zip(answers, assigned, strict=True) if part is None)
-            remaining = sorted(index for share in unplayed for index in share)
+            unplayed = [share for part, (_, share) in zip(answers, assigned, strict=True) if part is None]
+            losses.update(share[0] for share in unplayed if len(share) == 1)
+            dropped = {index for index, count in losses.items() if count >= _LOSSES_OF_AN_EPISODE}
+            left = set(remaining) - set(among) | {index for share in unplayed for index in share}
+            remaining = sorted(left - dropped)
             failed_attempts = failed_attempts + 1 if all(part is None for part in answers) else 0
             if failed_attempts == _MAX_FAILED_ATTEMPTS:
                 raise ActorLost(f"{failed_attempts} times in a row no {self._kind} lived through its evaluation")
