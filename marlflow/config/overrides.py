@@ -377,8 +377,9 @@ def _value_settled(
         word.prefix = None
         yield f"{word.key}: {no_entry(parts[0], parts[1], entries, learner_of)}"
     else:
-        # A new key is right for an argument of the environment or a goal; signatures reject all others.
-        word.prefix = word.prefix or "+"
+        # A new key is right for an argument of the environment or a goal; signatures reject all others. None may take
+        # away one that an earlier word has added.
+        word.prefix = word.prefix or ("++" if list(word.values()) == [None] else "+")
 
 
 def _below_settled(word: _OverrideWord, above: _OverrideWord) -> Iterator[str]:

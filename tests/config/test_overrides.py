@@ -321,3 +321,4 @@ def test_a_goal_can_be_taken_away(word: str) -> None:
     goal = "stop.policies.cart.return_mean=5"
     assert experiment_of("experiment=cartpole_team_ppo", goal).stop.policies == {"cart": 5.0}
     assert experiment_of("experiment=cartpole_team_ppo", word).stop.policies == {}
+    assert experiment_of("experiment=cartpole_team_ppo", goal, "stop.policies.cart=null").stop.policies == {}
