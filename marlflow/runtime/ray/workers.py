@@ -34,7 +34,7 @@ _LOST = (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError)
 
 _MAX_FAILED_ATTEMPTS = 10
 _LOSSES_OF_AN_EPISODE = 3
-"""How often an episode of an evaluation is tried that ends its process; then it is not played."""
+"""How often an episode of an evaluation that is played by itself may end its process; then it is left out."""
 # Longer than a process takes that can be interrupted.
 _CLOSE_TIMEOUT_S = 1.5 * CLOSE_TIMEOUT_S
 
@@ -133,15 +133,14 @@ class RayWorkers:
     async def evaluate(self, request: EvaluationRequest) -> Evaluated:
         remaining, failed_attempts = list(range(len(request.episodes))), 0
         parts: list[Evaluated] = []
-        # How often an episode that was played by itself was lost.
+        # How often shares, and episodes that were played by themselves, were lost.
         losses: Counter[int] = Counter()
-        is_first = True
+        lost_shares = 0
         while remaining:
             ready = await self._ready_workers()
-            # One by one after a loss, to find the episode that ends the processes which play it.
-            among = remaining if is_first else remaining[: len(ready)]
+            # One by one after the second loss, to find the episode that ends the processes which play it.
+            among = remaining if lost_shares < 2 else remaining[: len(ready)]
             shares = [among[first :: len(ready)] for first in range(len(ready))]
-            is_first = False
             progress("playing episodes", len(request.episodes) - len(remaining), len(request.episodes))
             assigned = [(worker, share) for worker, share in zip(ready, shares, strict=True) if share]
             calls = [worker.evaluate(self._share(request, share)) for worker, share in assigned]
@@ -149,6 +148,7 @@ class RayWorkers:
             parts += [part for part in answers if part is not None]
             # Episodes of a lost worker are played by the others.
             unplayed = [share for part, (_, share) in zip(answers, assigned, strict=True) if part is None]
+            lost_shares += bool(unplayed)
             losses.update(share[0] for share in unplayed if len(share) == 1)
             dropped = {index for index, count in losses.items() if count >= _LOSSES_OF_AN_EPISODE}
             left = set(remaining) - set(among) | {index for share in unplayed for index in share}
