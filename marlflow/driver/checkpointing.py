@@ -366,6 +366,8 @@ class CheckpointTiming(Service):
         self._due = 0
         self._updates_saved = 0
         self._is_last = False
+        # The env steps of the last evaluation before the last attempt.
+        self._evaluation_tried: int | None = None
 
     @property
     def has_news(self) -> bool:
@@ -383,12 +385,16 @@ class CheckpointTiming(Service):
         """Whether a checkpoint is due after this round."""
         if self._every is None:
             return False
-        return self._metrics.env_steps >= self._due or (self._rates_evaluations and self._has_new_evaluation)
+        return self._metrics.env_steps >= self._due or (self._rates_evaluations and self._has_untried_evaluation)
 
     @property
     def _has_new_evaluation(self) -> bool:
         at, saved_at = self._metrics.evaluated_at, self._checkpointer.saved_at
         return at is not None and (saved_at is None or at > saved_at)
+
+    @property
+    def _has_untried_evaluation(self) -> bool:
+        return self._has_new_evaluation and self._metrics.evaluated_at != self._evaluation_tried
 
     def rates(self, path: str) -> bool:
         """Return whether the metric at `path` is one of a checkpoint that is taken now."""
@@ -430,7 +436,7 @@ class CheckpointTiming(Service):
         """Take a checkpoint while nothing is in flight; count a failure as a fault."""
         while self._every is not None and self._metrics.env_steps >= self._due:
             self._due += self._every
-        updates = self._updates
+        updates, self._evaluation_tried = self._updates, self._metrics.evaluated_at
         try:
             try:
                 path = self._save()

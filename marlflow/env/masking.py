@@ -47,7 +47,7 @@ class MaskedView:
         """Return the observation with its mask replaced; raises TypeError if it has none."""
         if not self.is_inside:
             raise TypeError("the mask is in the info")
-        return {**observation, MASK: allowed.astype(np.asarray(observation[MASK]).dtype)}
+        return {**observation, MASK: allowed.astype(np.asarray(joined(observation[MASK])).dtype)}
 
 
 class ShownMasks:

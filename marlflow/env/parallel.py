@@ -73,7 +73,9 @@ class ParallelAdapter(AdapterState):
             ):
                 return self._settle(observations, rewards, terminations, truncations, infos)
         except ValueError as error:
-            raise self._wrong_flag(terminations, truncations) or error from error
+            if (wrong := self._wrong_flag(terminations, truncations)) is not None:
+                raise wrong from error
+            raise
         try:
             result.rewards = [*map(rewards.__getitem__, live)]
         except KeyError as missing:
@@ -94,7 +96,7 @@ class ParallelAdapter(AdapterState):
 
     def _parts(self, call: str, result: Any, names: Sequence[str]) -> Any:
         """Return what a call returned, if it is a dict by agent for each of `names`; raises EnvironmentFailed."""
-        if type(result) is tuple and len(result) == len(names):
+        if isinstance(result, tuple | list) and len(result) == len(names):
             for name, part in zip(names, result, strict=True):
                 # Most are dicts, and this is done at every env step.
                 if type(part) is not dict and not isinstance(part, Mapping):
@@ -103,7 +105,7 @@ class ParallelAdapter(AdapterState):
             else:
                 return result
         else:
-            given = f"{len(result)} things" if isinstance(result, tuple) else f"a {type(result).__name__}"
+            given = f"{len(result)} things" if isinstance(result, tuple | list) else f"a {type(result).__name__}"
         *first, last = names
         expected = f"a ParallelEnv returns {len(names)}: {', '.join(first)} and {last}, a dict by agent each"
         raise self._location.broken(f"{call} returned {given}; {expected}")

@@ -20,7 +20,7 @@ class EvaluationMetrics(TypedDict):
     eval_team_return_mean: float | None  # per episode: the sum over the policy's agents
     eval_episode_env_steps_mean: float | None
     eval_episodes: int | None  # episodes of the evaluation that the policy played
-    eval_episodes_asked: int | None  # episodes that the settings ask for: more if evaluation.time_share left some out
+    eval_episodes_asked: int | None  # episodes that the settings ask for: more if some were left out or broke
     eval_episodes_distinct: int | None  # the number of these that differ in any observation, action or reward
     eval_mode: str | None  # how the policy acted: sampled if it drew random numbers, else greedy
     eval_env_steps: int | None  # env steps of the run at which the evaluation was made
@@ -233,10 +233,10 @@ def metric(report: Mapping[str, Any], path: str) -> float | None:
 def is_of_evaluation(path: str) -> bool:
     """Return whether the metric at a path changes only with evaluations.
 
-    >>> is_of_evaluation("policies.prey.eval_infos.won"), is_of_evaluation("policies.eval_1.return_mean")
+    >>> is_of_evaluation("policies.prey.eval_infos.metrics.won"), is_of_evaluation("policies.eval_1.return_mean")
     (True, False)
     """
-    return re.search(r"(^|\.)eval_(return|team_return|episode)\w*$|\.eval_(infos|against)\.[^.]+$", path) is not None
+    return re.search(r"(^|\.)eval_(return|team_return|episode)\w*$|\.eval_(infos|against)\.", path) is not None
 
 
 def owner_in(path: str, names: Iterable[str]) -> str:

@@ -124,7 +124,7 @@ class TrainedPolicy:
             raise InvalidInput([f"there are {rows} observations and {len(action_masks)} action masks"])
         try:
             obs = self._slots.stack(list(observations))
-            masks = [None] * rows if action_masks is None else list(action_masks)
+            masks = [None] * rows if action_masks is None else [joined(mask) for mask in action_masks]
             legal = self._slots.stack_masks(masks) if self.spaces.masked else None
         except ObservationOutside as outside:
             raise InvalidInput([f"policy {self.name!r}, row {outside.index}: {outside.reason}"]) from outside

@@ -40,7 +40,7 @@ def run(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_video_and_its_description_are_written(marlflow: Marlflow, tmp_path: Path) -> None:
     said = marlflow("play", "board", "--video", "out.webm", "episodes=2", "--seed=4", "against=random")
     assert (said.code, said.err) == (0, "")
-    written = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
+    written = json.loads((tmp_path / "out.webm.json").read_text(encoding="utf-8"))
     steps = [episode["env_steps"] for episode in written["episodes"]]
     with av.open(str(tmp_path / "out.webm")) as video:
         assert sum(1 for _ in video.decode(video=0)) == sum(steps) + 2 == written["frames"]

@@ -69,7 +69,7 @@ ACCEPTED: Mapping[str, set[str]] = {
     """),
     "10**400": OF_THE_ENVIRONMENT,
     "null": names("""
-        address agent_steps algorithm best callbacks_failed checkpoint device distinct_members end_token
+        address agent_steps algorithm best callbacks_failed cart checkpoint device distinct_members end_token
         env_steps every_agent_steps every_env_steps experience final_episodes folder inference init
         league learns_from mapping minibatch_tasks nash_conv_every_env_steps newest node node_ip_address num_cpus
         num_gpus num_learners object_store_bytes objective opponents outcome pairs parts patience payoff_se policies

@@ -204,7 +204,8 @@ class _MaskInInfoAEC(BaseWrapper):
         for agent in self.env.agents:
             # Adapters expect later masks only if there are some in the first infos.
             if self._views[agent].is_inside:
-                self._shown.show(agent, np.ones(self.env.observation_space(agent)[MASK].shape, np.int8))
+                space = self.env.action_space(agent)
+                self._shown.show(agent, np.ones(sum(choices_of(space)), np.int8))
         self._observe_acting_agent()
 
     def step(self, action: Any) -> None:

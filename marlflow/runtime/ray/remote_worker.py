@@ -29,6 +29,8 @@ log = logging.getLogger("marlflow")
 
 _LATE_S = 30.0
 """A replacement that has not begun after so long is reported: there may be no room for it."""
+_MOST_SKIPPED = 12
+"""The highest power of two of the episodes that a replacement skips."""
 
 
 class SharedRequest:
@@ -79,8 +81,8 @@ class RemoteWorker:
         self.env_indices = spec.env_indices_of(number)
         self.next_episodes: Mapping[int, int] | None = None
         self.next_fragments: Mapping[str, Mapping[int, int]] = {}
-        # How often its process was lost since its last receipt.
-        self._losses = 0
+        # How often its process was lost in a round since its last receipt, and whether it is in one.
+        self._losses, self._is_in_round = 0, False
         # The version of each live policy, and the frozen entries, that the current process has.
         self._sent: dict[str, int] = {}
         self._frozen: set[str] = set()
@@ -124,7 +126,7 @@ class RemoteWorker:
 
         After further losses without a round in between it skips more, since one of its episodes may end any process.
         """
-        self._losses += 1
+        self._losses, self._is_in_round = self._losses + self._is_in_round, False
         reason = cause(error)
         # The watchdog ends a process whose environment is stuck in C code, which no exception can interrupt.
         if reason.endswith(UNEXPLAINED_EXIT) and self._spec.step_timeout_s is not None:
@@ -141,7 +143,7 @@ class RemoteWorker:
 
     def record_progress(self, receipt: Receipt) -> None:
         """Record where a replacement would start."""
-        self._losses = 0
+        self._losses, self._is_in_round = 0, False
         self.next_episodes, self.next_fragments = receipt.next_episodes, receipt.next_fragments
 
     def note_answer(self) -> None:
@@ -154,7 +156,7 @@ class RemoteWorker:
         if self._losses < 2:
             return self.number, self.next_episodes, self.next_fragments
         # Twice as many each time: the episode may be far from the first one of the round.
-        skipped = 2 ** (self._losses - 2)
+        skipped = 2 ** min(self._losses - 2, _MOST_SKIPPED)
         first = self.next_episodes or {}
         return self.number, {env: first.get(env, 0) + skipped for env in self.env_indices}, self.next_fragments
 
@@ -186,6 +188,7 @@ class RemoteWorker:
 
         `request` is the shared one, completed for this worker.
         """
+        self._is_in_round = True
         matchups = None
         if request.matchups is not None:
             matchups = {env_index: request.matchups[env_index] for env_index in self.env_indices}

@@ -6,7 +6,9 @@ A lost rollout worker is replaced (restarted); meanwhile the others continue.
 from __future__ import annotations
 
 import asyncio
+import logging
 import pickle
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -32,9 +34,10 @@ from marlflow.sampling.watchdog import CLOSE_TIMEOUT_S
 _LOST = (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError)
 """Errors instead of an answer: the worker's process is lost, or weights for it are, with their machine."""
 
+log = logging.getLogger("marlflow")
 _MAX_FAILED_ATTEMPTS = 10
-_LOSSES_OF_AN_EPISODE = 3
-"""How often an episode of an evaluation that is played by itself may end its process; then it is left out."""
+_LOSSES_OF_AN_EPISODE = 2
+"""How often an episode of an evaluation is lost that is played by itself, before it is left out."""
 # Longer than a process takes that can be interrupted.
 _CLOSE_TIMEOUT_S = 1.5 * CLOSE_TIMEOUT_S
 
@@ -131,29 +134,36 @@ class RayWorkers:
         return make_round(number, [receipt], [dict(zip(self._learning, refs[1:], strict=True))])
 
     async def evaluate(self, request: EvaluationRequest) -> Evaluated:
-        remaining, failed_attempts = list(range(len(request.episodes))), 0
+        ends_s = None if request.within_s is None else time.monotonic() + request.within_s
+        remaining, failed_attempts, has_lost = list(range(len(request.episodes))), 0, False
         parts: list[Evaluated] = []
-        # How often shares, and episodes that were played by themselves, were lost.
+        # Shares of which one episode may end every process that plays it, and how often single episodes have.
+        suspects: list[list[int]] = []
         losses: Counter[int] = Counter()
-        lost_shares = 0
-        while remaining:
+        while remaining or suspects:
             ready = await self._ready_workers()
-            # One by one after the second loss, to find the episode that ends the processes which play it.
-            among = remaining if lost_shares < 2 else remaining[: len(ready)]
-            shares = [among[first :: len(ready)] for first in range(len(ready))]
-            progress("playing episodes", len(request.episodes) - len(remaining), len(request.episodes))
-            assigned = [(worker, share) for worker, share in zip(ready, shares, strict=True) if share]
+            left = sum(map(len, suspects), len(remaining))
+            if has_lost and ends_s is not None:
+                request = replace(request, within_s=max(0.0, ends_s - time.monotonic()))
+                if not request.within_s:
+                    parts.append(Evaluated((), not_begun=left))
+                    break
+            progress("playing episodes", len(request.episodes) - left, len(request.episodes))
+            shares = [remaining[first :: len(ready)] for first in range(len(ready))]
+            if not remaining:
+                shares, suspects = suspects[: len(ready)], suspects[len(ready) :]
+            assigned = [(worker, share) for worker, share in zip(ready, shares, strict=False) if share]
             calls = [worker.evaluate(self._share(request, share)) for worker, share in assigned]
             answers: list[Evaluated | None] = await _answers([worker for worker, _ in assigned], calls)
             parts += [part for part in answers if part is not None]
-            # Episodes of a lost worker are played by the others.
-            unplayed = [share for part, (_, share) in zip(answers, assigned, strict=True) if part is None]
-            lost_shares += bool(unplayed)
-            losses.update(share[0] for share in unplayed if len(share) == 1)
-            dropped = {index for index, count in losses.items() if count >= _LOSSES_OF_AN_EPISODE}
-            left = set(remaining) - set(among) | {index for share in unplayed for index in share}
-            remaining = sorted(left - dropped)
-            failed_attempts = failed_attempts + 1 if all(part is None for part in answers) else 0
+            lost = [share for part, (_, share) in zip(answers, assigned, strict=True) if part is None]
+            failed_attempts = failed_attempts + 1 if len(lost) == len(assigned) else 0
+            if has_lost:
+                remaining = []
+                failed_attempts *= not self._suspect(lost, suspects, losses, request)
+            else:
+                # Episodes of a lost worker are played by the others, once more as they were.
+                remaining, has_lost = sorted(index for share in lost for index in share), bool(lost)
             if failed_attempts == _MAX_FAILED_ATTEMPTS:
                 raise ActorLost(f"{failed_attempts} times in a row no {self._kind} lived through its evaluation")
             if failed_attempts:
@@ -161,6 +171,25 @@ class RayWorkers:
         evaluated = sum(parts, Evaluated(()))
         in_order = sorted(evaluated.episodes, key=lambda result: result.episode)
         return replace(evaluated, episodes=tuple(in_order))
+
+    def _suspect(
+        self, lost: Sequence[list[int]], suspects: list[list[int]], losses: Counter[int], request: EvaluationRequest
+    ) -> bool:
+        """Divide shares that were lost again, down to the episodes to leave out; return whether there was one."""
+        found = False
+        for share in lost:
+            middle = len(share) // 2
+            if middle:
+                suspects += [share[:middle], share[middle:]]
+                continue
+            losses.update(share)
+            if losses[share[0]] < _LOSSES_OF_AN_EPISODE:
+                suspects.append(share)
+                continue
+            found = True
+            number = request.episodes[share[0]]
+            log.warning("evaluation episode %d is left out: each %s that played it was lost", number, self._kind)
+        return found
 
     def _share(self, request: EvaluationRequest, indices: Sequence[int]) -> EvaluationRequest:
         matchups = None if request.matchups is None else [request.matchups[index] for index in indices]
