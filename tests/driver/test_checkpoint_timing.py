@@ -1,6 +1,7 @@
 """Tests of when a run takes checkpoints, and of checkpoints that cannot be written."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from marlflow.base.errors import ActorLost, CheckpointFailed, MarlflowError
@@ -24,11 +25,13 @@ class Saves:
         return Path("there")
 
 
-def timing(every: int | None, *raises: MarlflowError) -> tuple[RunMetrics, CheckpointTiming, list[Fault]]:
+def timing(
+    every: int | None, *raises: MarlflowError, best: str | None = None
+) -> tuple[RunMetrics, CheckpointTiming, list[Fault]]:
     tally, faults = RunMetrics(["prey"], {"prey": ["prey"]}, []), list[Fault]()
     saves: Any = Saves(tally, list(raises))
     budget = FaultBudget(Faults(), tally, lambda text: None)
-    settings = CheckpointConfig(every_env_steps=every)
+    settings = CheckpointConfig(every_env_steps=every, best=best)
     budget.observe = lambda fault, _count: faults.append(fault)
     return tally, CheckpointTiming(settings, tally, saves, saves, budget, lambda: None), faults
 
@@ -58,6 +61,28 @@ def test_without_an_interval_none_is_due_and_there_still_is_news() -> None:
     assert (checkpoints.is_due, checkpoints.has_news) == (False, True)
     checkpoints.take()
     assert not checkpoints.has_news
+
+
+def test_a_checkpoint_follows_an_evaluation_whose_figure_it_has_and_is_not_tried_again_at_once_if_it_fails() -> None:
+    evaluation: Any = SimpleNamespace(env_steps=100)
+    for raises in ((), (CheckpointFailed("the disk is full"),)):
+        tally, checkpoints, faults = timing(1_000, *raises, best="policies.prey.eval_return_mean")
+        tally.env_steps = 50
+        assert checkpoints.is_due
+        if not raises:
+            checkpoints.take()
+        tally.policies["prey"].evaluation = evaluation
+        due_at = []
+        for env_steps in range(100, 1_000, 100):
+            tally.env_steps = env_steps
+            if checkpoints.is_due:
+                assert checkpoints.rates("policies.prey.eval_return_mean")
+                due_at.append(env_steps)
+                checkpoints.take()
+        assert due_at == [100]
+        assert len(faults) == len(raises)
+        assert checkpoints.rates("policies.prey.return_mean")
+        assert checkpoints.rates("policies.prey.eval_return_mean") == bool(raises)
 
 
 def test_updates_that_are_made_while_plans_end_are_news_only_if_the_run_was_not_stopped() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections import namedtuple
 from typing import ClassVar
 
 import numpy as np
@@ -439,6 +440,19 @@ def test_a_reset_that_returns_what_an_older_interface_did_is_named(begin, said):
     expected = rf"reset\(\) {said}; a ParallelEnv returns 2: observations and infos, a dict by agent each"
     with pytest.raises(EnvironmentFailed, match=expected):
         open_adapter(Older([]))
+
+
+def test_named_tuples_and_lists_are_as_good_as_tuples():
+    class Named(Scripted):
+        def reset(self, seed=None, options=None):
+            return [*super().reset(seed)]
+
+        def step(self, actions):
+            return namedtuple("Step", "seen rewards terminations truncations infos")(*super().step(actions))
+
+    adapter = open_adapter(Named([(["a", "b"], {"a": 0.0, "b": 1.0}, {}, {})] * 2))
+    adapter.reset(0)
+    assert adapter.act([0, 0]).rewards == [0.0, 1.0]
 
 
 def test_an_observation_that_is_missing_at_the_reset_is_reset_s():

@@ -115,6 +115,37 @@ def test_padded_masks_follow_a_mask_that_is_changed_in_place() -> None:
     assert rows["player_1"]["action_mask"][:3].sum(1).tolist() == [4, 3, 2]
 
 
+class InParts(Turns):
+    """Actions have two components, and the masks of both are a tuple."""
+
+    def action_space(self, agent: str) -> Any:
+        return spaces.MultiDiscrete([2, 3])
+
+    def observation_space(self, agent: str) -> Any:
+        parts = spaces.Tuple([spaces.MultiBinary(2), spaces.MultiBinary(3)])
+        return spaces.Dict(observation=SEES, action_mask=parts)
+
+    def observe(self, agent: str) -> Any:
+        seen = super().observe(agent)["observation"]
+        return {"observation": seen, "action_mask": (np.array([0, 1], np.int8), np.array([1, 0, 1], np.int8))}
+
+
+@pytest.mark.parametrize(
+    ("wrap", "allowed"),
+    [
+        (lambda env: env, [0, 1, 1, 0, 1]),
+        (mask_in_info, [0, 1, 1, 0, 1]),
+        (lambda env: shield(env, safe=lambda seen, agent: np.arange(5) < 4), [0, 1, 1, 0, 0]),
+    ],
+    ids=["bare", "mask_in_info", "shield"],
+)
+def test_a_mask_may_be_a_tuple_of_the_masks_of_components(wrap: Any, allowed: list[int]) -> None:
+    for columns in rows_of(lambda: wrap(InParts(True))).values():
+        assert (columns["action_mask"] == np.array(allowed, bool)).all()
+        assert (columns["action"][:, 0] == 1).all()
+        assert set(columns["action"][:, 1].tolist()) <= {0, 2}
+
+
 class Line(ParallelEnv):
     """Two walkers that go one cell in each of six steps, all in one array; `step` sets the actions to 0."""
 

@@ -140,6 +140,8 @@ class RayWorkers:
         # Shares of which one episode may end every process that plays it, and how often single episodes have.
         suspects: list[list[int]] = []
         losses: Counter[int] = Counter()
+        left_out = 0  # in a row
+        most_failed = _MAX_FAILED_ATTEMPTS
         while remaining or suspects:
             ready = await self._ready_workers()
             left = sum(map(len, suspects), len(remaining))
@@ -151,7 +153,8 @@ class RayWorkers:
             progress("playing episodes", len(request.episodes) - left, len(request.episodes))
             shares = [remaining[first :: len(ready)] for first in range(len(ready))]
             if not remaining:
-                shares, suspects = suspects[: len(ready)], suspects[len(ready) :]
+                # The newest first, so that an episode is found before others are divided.
+                shares, suspects = suspects[-len(ready) :], suspects[: -len(ready)]
             assigned = [(worker, share) for worker, share in zip(ready, shares, strict=False) if share]
             calls = [worker.evaluate(self._share(request, share)) for worker, share in assigned]
             answers: list[Evaluated | None] = await _answers([worker for worker, _ in assigned], calls)
@@ -160,12 +163,17 @@ class RayWorkers:
             failed_attempts = failed_attempts + 1 if len(lost) == len(assigned) else 0
             if has_lost:
                 remaining = []
-                failed_attempts *= not self._suspect(lost, suspects, losses, request)
+                found = self._suspect(lost, suspects, losses, request)
+                left_out = 0 if not failed_attempts else left_out + found
+                failed_attempts = 0 if found else failed_attempts
+                # As often as shares can be divided.
+                most_failed = _MAX_FAILED_ATTEMPTS + len(request.episodes).bit_length()
             else:
                 # Episodes of a lost worker are played by the others, once more as they were.
                 remaining, has_lost = sorted(index for share in lost for index in share), bool(lost)
-            if failed_attempts == _MAX_FAILED_ATTEMPTS:
-                raise ActorLost(f"{failed_attempts} times in a row no {self._kind} lived through its evaluation")
+            if failed_attempts == most_failed or left_out >= _MAX_FAILED_ATTEMPTS:
+                times = max(failed_attempts, left_out)
+                raise ActorLost(f"{times} times in a row no {self._kind} lived through its evaluation")
             if failed_attempts:
                 request = replace(request, weights={**request.weights, **await self._current_weights()})
         evaluated = sum(parts, Evaluated(()))
@@ -174,9 +182,9 @@ class RayWorkers:
 
     def _suspect(
         self, lost: Sequence[list[int]], suspects: list[list[int]], losses: Counter[int], request: EvaluationRequest
-    ) -> bool:
-        """Divide shares that were lost again, down to the episodes to leave out; return whether there was one."""
-        found = False
+    ) -> int:
+        """Divide shares that were lost again, down to the episodes to leave out; return how many there were."""
+        found = 0
         for share in lost:
             middle = len(share) // 2
             if middle:
@@ -186,7 +194,7 @@ class RayWorkers:
             if losses[share[0]] < _LOSSES_OF_AN_EPISODE:
                 suspects.append(share)
                 continue
-            found = True
+            found += 1
             number = request.episodes[share[0]]
             log.warning("evaluation episode %d is left out: each %s that played it was lost", number, self._kind)
         return found
