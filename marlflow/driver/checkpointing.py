@@ -407,10 +407,10 @@ class CheckpointTiming(Service):
             self._due = self._metrics.env_steps + self._every
 
     def stopped(self) -> None:
-        """Keep the checkpoint that was taken before the run stopped, though plans make updates while they end.
+        """Keep the checkpoint that was taken before the run stopped.
 
-        Those that take turns may, as Ape-X's; and a run that was resumed from the state in which they have ended would
-        end at once.
+        Plans whose branches take turns, such as Ape-X's, may make updates after it, while they end. A checkpoint of
+        ended plans would replace it, and a run that resumes from such a checkpoint ends at once.
         """
         self._is_last = self._metrics.env_steps == self._checkpointer.saved_at
 

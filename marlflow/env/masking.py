@@ -78,7 +78,7 @@ class ShownMasks:
 
 
 def joined(mask: Any) -> Any:
-    """Return a mask whose components are a tuple, as gymnasium has those of MultiDiscrete, as one array."""
+    """Return a mask as one array; in gymnasium, a mask of MultiDiscrete actions is a tuple with one per component."""
     return np.concatenate([np.ravel(joined(part)) for part in mask]) if isinstance(mask, tuple) else mask
 
 

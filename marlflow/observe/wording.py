@@ -59,7 +59,7 @@ def return_digits(*values: float | None) -> int:
     size = max((abs(value) for value in values if value is not None and math.isfinite(value)), default=0.0)
     if size >= 10_000:
         return 0
-    # What is below a millionth may be rounding.
+    # Smaller ones may be rounding errors.
     return 2 if size < 1e-6 or size >= 0.1 else 1 - math.floor(math.log10(size))
 
 
