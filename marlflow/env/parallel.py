@@ -167,7 +167,9 @@ class ParallelAdapter(AdapterState):
         return result
 
     def _add_final_infos(self, result: StepResult) -> None:
-        final = {self._agent_slots.slots[agent]: info for agent, info in self.final_infos().items()}
+        slots = self._agent_slots.slots
+        # Wrappers around the environment may have other names for its agents.
+        final = {slots[agent]: info for agent, info in self.final_infos().items() if agent in slots}
         if final:
             result.ended = [end._replace(info=final.pop(end.slot, end.info)) for end in result.ended]
             result.last_infos = {**final, **result.last_infos}
