@@ -40,13 +40,13 @@ def _encoded(character: str) -> str:
     return "".join(f"%{byte:02X}" for byte in character.encode("utf-8", "surrogatepass"))
 
 
-def description_of(film: Path) -> Path:
-    """Return where the description of a film is.
+def description_of(file: Path) -> Path:
+    """Return where the description of a film or an exported policy is.
 
     >>> str(description_of(Path("carts.mp4")))
     'carts.mp4.json'
     """
-    return film.with_name(f"{film.name}.json")
+    return file.with_name(f"{file.name}.json")
 
 
 def write_new(path: Path, data: bytes) -> None:

@@ -33,6 +33,7 @@ _LATE_AGENT_STEPS = 2**62
 _ANY_NUMBER = Range(-INFINITY, INFINITY)
 _ANY_NUMBER_OR_INFINITY = Range(-INFINITY, INFINITY, infinite=True)
 _LONGEST_NAME, _LONGEST_TEXT = 100, 4_096
+_CALLBACK = re.compile(r"(callbacks|log\.sinks)\.[^.]+")
 _NO_FOLDER_NAME = re.compile(r'[/\\:*?"<>|\x00-\x1f\x7f]|^[.\s]|[.\s]$|^$')
 
 
@@ -143,7 +144,7 @@ def _value_problems(value: Any, path: str, allowed: Range) -> Iterator[Problem |
             kind = ProblemKind.REPORTED if abs(number) < INFINITY else ProblemKind.WRONG_TYPE
             yield Problem(f"{path} {problem}, not {_short(number)}", kind=kind)
     # A setting may be called `at`, too, and so may a method of a callback or sink.
-    elif not path.startswith(("callbacks.", "sinks.")) and isinstance(value, Schedule) and callable(value.at):
+    elif not _CALLBACK.fullmatch(path) and isinstance(value, Schedule) and callable(value.at):
         schedule: Any = value
         broken = list(setting_problems(schedule, path)) if is_dataclass(schedule) else []
         yield from broken or schedules_out_of_range(value, path, allowed)

@@ -396,10 +396,11 @@ class CheckpointTiming(Service):
     def _has_untried_evaluation(self) -> bool:
         return self._has_new_evaluation and self._metrics.evaluated_at != self._evaluation_tried
 
-    def rates(self, path: str) -> bool:
-        """Return whether the metric at `path` is one of a checkpoint that is taken now."""
+    @property
+    def is_rated(self) -> bool:
+        """Whether a checkpoint that is taken now has the metric `best`, which an evaluation may not have given anew."""
         is_now = self._metrics.evaluated_at == self._metrics.env_steps
-        return not is_of_evaluation(path) or is_now or self._has_new_evaluation
+        return not self._rates_evaluations or is_now or self._has_new_evaluation
 
     def resumed(self, checkpoint: Checkpoint, report: ResumeReport) -> None:
         self._updates_saved = self._updates

@@ -88,7 +88,7 @@ class Run:
 
     def _rating(self) -> float | None:
         """Return the metric `checkpoint.best` for a checkpoint that is taken now; None if it has none."""
-        if self._best is None or not self._made.checkpoints.rates(self._best):
+        if self._best is None or not self._made.checkpoints.is_rated:
             return None
         return metric(self._current_report(), self._best)
 

@@ -21,7 +21,7 @@ from scipy.special import softmax
 
 from marlflow.base.arrays import Array
 from marlflow.base.errors import CheckpointUnusable, ConfigInvalid, MarlflowError
-from marlflow.base.files import file_name
+from marlflow.base.files import description_of, file_name
 from marlflow.base.progress import progress, tracked
 from marlflow.base.random import RowRandom
 from marlflow.base.sentences import meant
@@ -95,7 +95,7 @@ def export(
     target = team.run_dir / "exports" / name if file is None else Path(file)
     if target.suffix != f".{format}":
         raise ConfigInvalid([f"{target} must end with .{format}, or give another format"])
-    description = target.with_name(f"{target.name}.json")
+    description = description_of(target)
     with written(portable, target, format) as session:
         found = difference(trained, portable, session, check_rows(team, trained))
         if found.largest > _MOST * (1.0 + found.magnitude):

@@ -12,6 +12,9 @@ import numpy as np
 import pytest
 
 import marlflow as mf
+from marlflow.base.ranges import Share
+from marlflow.base.schedules import OrSchedule
+from marlflow.config.settings import setting_problems
 from marlflow.driver.callbacks import MOST_FAILURES_IN_A_ROW
 from marlflow.runs.run_state import run_state
 from marlflow.runs.saved_runs import newest
@@ -81,8 +84,21 @@ class Placed(mf.Callback):
     def saved(self, path: Path) -> None: ...
 
 
+@dataclass
+class Decays(mf.Callback):
+    """Has a setting that may be a schedule."""
+
+    rate: OrSchedule[Share] = 0.5
+
+    def saved(self, path: Path) -> None: ...
+
+
 def test_a_callback_with_a_method_at_is_no_schedule(tmp_path: Path) -> None:
     assert mf.train(run({"placed": Placed()}), tmp_path).metrics["faults"]["callbacks_failed"] == 0
+    assert not list(setting_problems(mf.Log(sinks={"placed": Placed()}), "log"))
+    # A schedule among its own settings is one.
+    decays = run({"decays": Decays(mf.Linear(1.0, -1.0, 100))})
+    assert ["callbacks.decays.rate.end" in str(problem) for problem in setting_problems(decays)] == [True]
 
 
 class StopAfter(mf.Callback):

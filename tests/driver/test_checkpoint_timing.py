@@ -76,13 +76,13 @@ def test_a_checkpoint_follows_an_evaluation_whose_figure_it_has_and_is_not_tried
         for env_steps in range(100, 1_000, 100):
             tally.env_steps = env_steps
             if checkpoints.is_due:
-                assert checkpoints.rates("policies.prey.eval_return_mean")
+                assert checkpoints.is_rated
                 due_at.append(env_steps)
                 checkpoints.take()
         assert due_at == [100]
         assert len(faults) == len(raises)
-        assert checkpoints.rates("policies.prey.return_mean")
-        assert checkpoints.rates("policies.prey.eval_return_mean") == bool(raises)
+        assert checkpoints.is_rated == bool(raises)
+    assert timing(1_000, best="policies.prey.return_mean")[1].is_rated
 
 
 def test_updates_that_are_made_while_plans_end_are_news_only_if_the_run_was_not_stopped() -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.html_report.groups import Grouping
-from marlflow.html_report.report import write_report
+from marlflow.html_report.report import _FILES, PAGE, write_report
 from marlflow.runs.run_state import LOST, write_state
 from tests.html_report.written import config, evaluated, policy, report, write_run, write_seeds
 from tests.league.saved import write_league
@@ -275,7 +275,8 @@ def test_a_report_replaces_no_tables_of_another_program(tmp_path: Path) -> None:
 def test_a_report_replaces_reports_and_nothing_else(tmp_path: Path) -> None:
     runs, out = write_seeds(tmp_path / "runs", [[1.0]]), tmp_path / "out"
     out.mkdir()
-    write_report([runs], out)
+    written = write_report([runs], out)
+    assert {path.name for path in written.files} == {PAGE, *_FILES}
     (out / "notes.txt").write_text("mine", encoding="utf-8")
     write_report([runs], out)
     assert (out / "notes.txt").read_text(encoding="utf-8") == "mine"

@@ -9,7 +9,6 @@ import asyncio
 import logging
 import pickle
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,6 +21,7 @@ from marlflow.batches.items import Weights
 from marlflow.runtime.protocol import make_round
 from marlflow.runtime.ray import actors as limits
 from marlflow.runtime.ray.actors import Actors, cause
+from marlflow.runtime.ray.evaluation_shares import EvaluationShares
 from marlflow.runtime.ray.host import RemoteError, as_exception
 from marlflow.runtime.ray.inference_members import by_reference
 from marlflow.runtime.ray.message_channel import Inbox
@@ -36,8 +36,6 @@ _LOST = (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError)
 
 log = logging.getLogger("marlflow")
 _MAX_FAILED_ATTEMPTS = 10
-_LOSSES_OF_AN_EPISODE = 2
-"""How often an episode of an evaluation is lost that is played by itself, before it is left out."""
 # Longer than a process takes that can be interrupted.
 _CLOSE_TIMEOUT_S = 1.5 * CLOSE_TIMEOUT_S
 
@@ -135,69 +133,30 @@ class RayWorkers:
 
     async def evaluate(self, request: EvaluationRequest) -> Evaluated:
         ends_s = None if request.within_s is None else time.monotonic() + request.within_s
-        remaining, failed_attempts, has_lost = list(range(len(request.episodes))), 0, False
+        episodes, shares = request.episodes, EvaluationShares(len(request.episodes))
         parts: list[Evaluated] = []
-        # Shares of which one episode may end every process that plays it, and how often single episodes have.
-        suspects: list[list[int]] = []
-        losses: Counter[int] = Counter()
-        left_out = 0  # in a row
-        most_failed = _MAX_FAILED_ATTEMPTS
-        while remaining or suspects:
+        while left := shares.left:
             ready = await self._ready_workers()
-            left = sum(map(len, suspects), len(remaining))
-            if has_lost and ends_s is not None:
+            if shares.has_lost and ends_s is not None:
                 request = replace(request, within_s=max(0.0, ends_s - time.monotonic()))
                 if not request.within_s:
                     parts.append(Evaluated((), not_begun=left))
                     break
-            progress("playing episodes", len(request.episodes) - left, len(request.episodes))
-            shares = [remaining[first :: len(ready)] for first in range(len(ready))]
-            if not remaining:
-                # The newest first, so that an episode is found before others are divided.
-                shares, suspects = suspects[-len(ready) :], suspects[: -len(ready)]
-            assigned = [(worker, share) for worker, share in zip(ready, shares, strict=False) if share]
+            progress("playing episodes", len(episodes) - left, len(episodes))
+            assigned = list(zip(ready, shares.deal(len(ready)), strict=False))
             calls = [worker.evaluate(self._share(request, share)) for worker, share in assigned]
             answers: list[Evaluated | None] = await _answers([worker for worker, _ in assigned], calls)
             parts += [part for part in answers if part is not None]
             lost = [share for part, (_, share) in zip(answers, assigned, strict=True) if part is None]
-            failed_attempts = failed_attempts + 1 if len(lost) == len(assigned) else 0
-            if has_lost:
-                remaining = []
-                found = self._suspect(lost, suspects, losses, request)
-                left_out = 0 if not failed_attempts else left_out + found
-                failed_attempts = 0 if found else failed_attempts
-                # As often as shares can be divided.
-                most_failed = _MAX_FAILED_ATTEMPTS + len(request.episodes).bit_length()
-            else:
-                # Episodes of a lost worker are played by the others, once more as they were.
-                remaining, has_lost = sorted(index for share in lost for index in share), bool(lost)
-            if failed_attempts == most_failed or left_out >= _MAX_FAILED_ATTEMPTS:
-                times = max(failed_attempts, left_out)
+            for index in shares.answered(lost, len(lost) == len(assigned)):
+                log.warning("evaluation episode %d is left out: each process that played it ended", episodes[index])
+            if times := shares.in_vain:
                 raise ActorLost(f"{times} times in a row no {self._kind} lived through its evaluation")
-            if failed_attempts:
+            if shares.attempts:
                 request = replace(request, weights={**request.weights, **await self._current_weights()})
         evaluated = sum(parts, Evaluated(()))
         in_order = sorted(evaluated.episodes, key=lambda result: result.episode)
         return replace(evaluated, episodes=tuple(in_order))
-
-    def _suspect(
-        self, lost: Sequence[list[int]], suspects: list[list[int]], losses: Counter[int], request: EvaluationRequest
-    ) -> int:
-        """Divide shares that were lost again, down to the episodes to leave out; return how many there were."""
-        found = 0
-        for share in lost:
-            middle = len(share) // 2
-            if middle:
-                suspects += [share[:middle], share[middle:]]
-                continue
-            losses.update(share)
-            if losses[share[0]] < _LOSSES_OF_AN_EPISODE:
-                suspects.append(share)
-                continue
-            found += 1
-            number = request.episodes[share[0]]
-            log.warning("evaluation episode %d is left out: each %s that played it was lost", number, self._kind)
-        return found
 
     def _share(self, request: EvaluationRequest, indices: Sequence[int]) -> EvaluationRequest:
         matchups = None if request.matchups is None else [request.matchups[index] for index in indices]
