@@ -30,6 +30,7 @@ from marlflow.learner.part_state import COST_CRITIC, MULTIPLIER, Multiplier
 from marlflow.learner.protocol import Scheduled
 from marlflow.losses.deterministic_policy_gradient import critics_loss
 from marlflow.losses.policy_gradient import constrained_policy_loss, value_loss
+from marlflow.losses.q_learning import taken_value
 from marlflow.losses.sac import expected_soft_q_target, soft_q_target
 from marlflow.policy.critics import ActionCritics, BoxCritics, CostCritic
 from marlflow.policy.torso import TorsoConfig
@@ -114,8 +115,8 @@ class DiscreteCostLoss(Unscheduled):
             q_t, cost, discount = target_module.cost_critic(next_obs), minibatch["cost"], minibatch["discount"]
             target = expected_soft_q_target(cost, discount, q_t, p, logp, torch.zeros(()))
         q_tm1 = module.cost_critic(minibatch["obs"])
-        taken = minibatch["action"].expand(len(q_tm1), -1).unsqueeze(-1)
-        total = (critics_loss(q_tm1.gather(-1, taken).squeeze(-1), target) * minibatch["weight"]).mean()
+        taken = taken_value(q_tm1, minibatch["action"].expand(len(q_tm1), -1))
+        total = (critics_loss(taken, target) * minibatch["weight"]).mean()
         return LossTerms(total, {"cost_value": total.detach()})
 
 

@@ -40,7 +40,7 @@ from marlflow.losses.deterministic_policy_gradient import (
     smoothed_action,
     straight_through_sample,
 )
-from marlflow.losses.mixing import mean_over_present
+from marlflow.losses.mixing import mean_over_present, row_means
 from marlflow.policy.actor import NetworkActor
 from marlflow.policy.box import DeterministicActor
 from marlflow.policy.categorical import CategoricalActor
@@ -228,15 +228,16 @@ class JointActorLoss(JointLoss, Unscheduled):
     def _own_action(
         self, module: JointDeterministicNetwork, minibatch: Mapping[str, Tensor]
     ) -> tuple[Tensor, Tensor | None]:
-        # Returns actions [B * K, A] with gradient and, for Discrete ones, each agent's mean squared logit [B * K].
+        # Returns actions [B * K, A] with gradient and, for Discrete ones, the mean squared logit of each agent's legal
+        # actions [B * K].
         agents, actor = AgentRows(minibatch, self.policy), module.actors[self.policy]
         outputs: Tensor = actor(agents.obs()).float()
         if not isinstance(actor, CategoricalActor):
             return outputs, None
         mask, gumbel = agents.mask(), gumbel_noise(self.noise.of(minibatch, self.policy).flatten(0, 1))
-        legal = outputs if mask is None else outputs.masked_fill(~mask, 0.0)
+        squares = outputs.square()
         action = straight_through_sample(outputs, mask, gumbel, self.settings.gumbel_temperature)
-        return action, legal.square().mean(-1)
+        return action, squares.mean(-1) if mask is None else row_means(squares, mask)
 
 
 def deterministic_noise(members: Mapping[str, Member], smoothing: bool) -> SeatNoise:

@@ -23,6 +23,7 @@ from marlflow.losses.q_learning import (
     q_learning_target,
     sequence_priority,
     squashed_double_q_target,
+    taken_value,
     td_error,
 )
 from marlflow.policy.normalized import reward_unit
@@ -45,7 +46,7 @@ class DQNLoss:
         total = (huber_loss(error, self.huber_delta) * minibatch["weight"]).mean()
         with torch.no_grad():
             priorities = error.abs()
-            q_mean = (q_tm1 * reward_unit(module)).mean()
+            q_mean = (taken_value(q_tm1, minibatch["action"]) * reward_unit(module)).mean()
             terms = {"td": total.detach(), "td_error_mean": priorities.mean(), "q_mean": q_mean}
         return LossTerms(total, terms, priorities)
 
@@ -86,7 +87,7 @@ class C51Loss(Unscheduled):
         with torch.no_grad():
             # Rounding can make a divergence slightly negative.
             priorities = divergence.clamp(min=0.0)
-            q_mean = module.head.expected(logits_tm1).mean()
+            q_mean = module.head.expected(atoms_of(logits_tm1, minibatch["action"])).mean()
             terms = {"kl": total.detach(), "kl_mean": priorities.mean(), "q_mean": q_mean}
         return LossTerms(total, terms, priorities)
 
@@ -157,7 +158,7 @@ class R2D2Loss(Unscheduled):
             terms = {
                 "td": total.detach(),
                 "td_error_mean": (size * share).sum(1).mean(),
-                "q_mean": (q[:, :-1].mean(-1) * share).sum(1).mean(),
+                "q_mean": (taken_value(q[:, :-1], minibatch["action"]) * share).sum(1).mean(),
             }
             return LossTerms(total, terms, sequence_priority(size, trained, self.max_share))
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -25,11 +24,12 @@ from marlflow.algorithms.joint_actor_critic import (
     TermNames,
     joint_view,
 )
-from marlflow.algorithms.sac_loss import SHORT_OF_TARGET, Temperature, TemperatureLoss
+from marlflow.algorithms.sac_loss import SHORT_OF_TARGET, TargetEntropy, Temperature, TemperatureLoss
 from marlflow.base.spaces import Spaces
 from marlflow.learner.loss import LossTerms, Unscheduled
 from marlflow.losses.deterministic_policy_gradient import gumbel_noise, one_hot_best
 from marlflow.losses.mixing import mean_over_present, row_means
+from marlflow.losses.q_learning import taken_value
 from marlflow.losses.sac import (
     expected_soft_policy_loss,
     expected_soft_q_target,
@@ -151,8 +151,8 @@ class JointSoftCriticsLoss(CentralCriticsLoss):
         chosen = (
             torch.zeros_like(agents.reward, dtype=torch.int64) if is_box else minibatch[f"{policy}:action"].flatten()
         )
-        q_taken = q_tm1.gather(-1, chosen.expand(len(q_tm1), -1).unsqueeze(-1)).squeeze(-1)
-        return self.of_critics(q_taken, target, q_tm1.detach().mean((0, -1)), minibatch)
+        q_taken = taken_value(q_tm1, chosen.expand(len(q_tm1), -1))
+        return self.of_critics(q_taken, target, q_taken.detach().mean(0), minibatch)
 
     def _target(
         self, module: JointSoftNetwork, target_module: JointSoftNetwork, minibatch: Mapping[str, Tensor]
@@ -172,30 +172,6 @@ class JointSoftCriticsLoss(CentralCriticsLoss):
 def temperature_of(policy: str) -> Callable[[Any], Iterable[nn.Parameter]]:
     """Return a function from a network to the log temperature of a policy, for a LossGroup."""
     return lambda module: module.temperatures[policy].parameters()
-
-
-@dataclass(frozen=True)
-class TargetEntropy:
-    """The target of an agent's entropy: `nats`, or if None, `share` of the maximum of Discrete actions.
-
-    In a Box, None means minus the number of components.
-    """
-
-    nats: float | None
-    share: float
-
-    def of_box(self, size: int, logp: Tensor) -> Tensor:
-        """Return the target of each row of `logp` [N], for a Box of `size` components."""
-        return torch.full_like(logp, -size if self.nats is None else self.nats)
-
-    def of_discrete(self, p: Tensor, mask: Tensor | None) -> Tensor:
-        """Return the target of each row of probabilities `p` [N, A], with legal actions `mask`."""
-        if self.nats is not None:
-            return torch.full_like(p[:, 0], self.nats)
-        if mask is None:
-            return torch.full_like(p[:, 0], self.share * math.log(p.shape[-1]))
-        # The maximum entropy is the log of the number of legal actions.
-        return self.share * mask.sum(-1).clamp(min=1).log()
 
 
 class JointSoftActorLoss(JointLoss, Unscheduled):

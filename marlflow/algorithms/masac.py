@@ -20,12 +20,11 @@ from marlflow.algorithms.joint_soft import (
     JointSoftCriticsLoss,
     JointSoftNetwork,
     JointTemperatureLoss,
-    TargetEntropy,
     soft_actor,
     soft_noise,
     temperature_of,
 )
-from marlflow.algorithms.sac_loss import Temperature
+from marlflow.algorithms.sac_loss import TargetEntropy, Temperature
 from marlflow.base.ranges import (
     Discount,
     Finite,

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from marlflow.learner.loss import LossTerms
-from marlflow.losses.mixing import greedy_value, peng_lambda_return, reward_spread, taken_value, team_target
-from marlflow.losses.q_learning import huber_loss, mean_over_sequences, sequence_priority
+from marlflow.losses.mixing import greedy_value, peng_lambda_return, reward_spread, team_target
+from marlflow.losses.q_learning import huber_loss, mean_over_sequences, sequence_priority, taken_value
 from marlflow.policy.mixers import RecurrentTeamQNetwork, TeamQNetwork
 from marlflow.policy.normalized import reward_unit
 

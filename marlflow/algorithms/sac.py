@@ -22,6 +22,7 @@ from marlflow.algorithms.sac_loss import (
     DiscreteActorLoss,
     DiscreteCriticsLoss,
     DiscreteNetwork,
+    TargetEntropy,
     Temperature,
     TemperatureLoss,
 )
@@ -79,7 +80,7 @@ class SAC(ReplayActorCritic):
             actor_loss = BoxActorLoss(temperature, size, -size if self.target_entropy is None else self.target_entropy)
         else:
             critics_loss = DiscreteCriticsLoss(temperature)
-            actor_loss = DiscreteActorLoss(temperature, self.target_entropy, self.target_entropy_share)
+            actor_loss = DiscreteActorLoss(temperature, TargetEntropy(self.target_entropy, self.target_entropy_share))
         # In this order: the temperature's loss reads the entropy that the actor's loss computed.
         groups = [
             LossGroup("critics", lambda module: module.critics.parameters(), critics_loss),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from marlflow.base.spaces import Spaces
 from marlflow.learner.loss import ActorConstraint, LossTerms, Unscheduled
 from marlflow.losses.deterministic_policy_gradient import critics_loss
+from marlflow.losses.q_learning import taken_value
 from marlflow.losses.sac import (
     expected_soft_policy_loss,
     expected_soft_q_target,
@@ -58,6 +60,30 @@ SHORT_OF_TARGET = "short_of_target"
 """The column in which an actor's loss gives how far each row's estimated entropy is below its target, [N]."""
 
 
+@dataclass(frozen=True)
+class TargetEntropy:
+    """The target of an agent's entropy: `nats`, or if None, `share` of the maximum of Discrete actions.
+
+    In a Box, None means minus the number of components.
+    """
+
+    nats: float | None
+    share: float
+
+    def of_box(self, size: int, logp: Tensor) -> Tensor:
+        """Return the target of each row of `logp` [N], for a Box of `size` components."""
+        return torch.full_like(logp, -size if self.nats is None else self.nats)
+
+    def of_discrete(self, p: Tensor, mask: Tensor | None) -> Tensor:
+        """Return the target of each row of probabilities `p` [N, A], with legal actions `mask`."""
+        if self.nats is not None:
+            return torch.full_like(p[:, 0], self.nats)
+        if mask is None:
+            return torch.full_like(p[:, 0], self.share * math.log(p.shape[-1]))
+        # The maximum entropy is the log of the number of legal actions.
+        return self.share * mask.sum(-1).clamp(min=1).log()
+
+
 class TemperatureLoss(Unscheduled):
     """Raises the temperature while the actor's entropy is below its target, as its loss gives it in a column."""
 
@@ -65,7 +91,7 @@ class TemperatureLoss(Unscheduled):
         self._column = column
 
     def __call__(self, module: Tempered, target_module: object, minibatch: Mapping[str, Tensor]) -> LossTerms:
-        total = temperature_loss(module.log_temperature, minibatch[self._column], 0.0).mean()
+        total = temperature_loss(module.log_temperature, minibatch[self._column]).mean()
         return LossTerms(total, {"temperature": module.log_temperature.detach().exp()})
 
 
@@ -164,22 +190,20 @@ class DiscreteCriticsLoss:
             q_t, reward, discount = target_module.critics(next_obs), minibatch["reward"], minibatch["discount"]
             target = expected_soft_q_target(reward, discount, q_t, p, logp, temperature)
         q_tm1 = module.critics(minibatch["obs"])
-        taken = minibatch["action"].expand(len(q_tm1), -1).unsqueeze(-1)
-        total = (critics_loss(q_tm1.gather(-1, taken).squeeze(-1), target) * minibatch["weight"]).mean()
-        return LossTerms(total, {"critics": total.detach(), "q_mean": q_tm1.detach().mean()})
+        taken = taken_value(q_tm1, minibatch["action"].expand(len(q_tm1), -1))
+        total = (critics_loss(taken, target) * minibatch["weight"]).mean()
+        return LossTerms(total, {"critics": total.detach(), "q_mean": taken.detach().mean()})
 
 
 class DiscreteActorLoss:
     """Negative soft value of the policy, over the legal actions.
 
-    The target entropy is `target_entropy` nats; if None, `target_share` of each row's maximum entropy. A part may
-    set `constraint`.
+    A part may set `constraint`.
     """
 
-    def __init__(self, temperature: Temperature, target_entropy: float | None, target_share: float) -> None:
+    def __init__(self, temperature: Temperature, target_entropy: TargetEntropy) -> None:
         self.temperature = temperature
         self.target_entropy = target_entropy
-        self.target_share = target_share
         self.constraint: ActorConstraint | None = None
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
@@ -199,13 +223,5 @@ class DiscreteActorLoss:
             by_row = self.constraint(by_row, module, minibatch["obs"], p)
         total = by_row.mean()
         entropy = -(p * logp).sum(-1).detach()
-        columns = {SHORT_OF_TARGET: self._target(p, mask) - entropy}
+        columns = {SHORT_OF_TARGET: self.target_entropy.of_discrete(p.detach(), mask) - entropy}
         return LossTerms(total, {"actor": total.detach(), "entropy": entropy.mean()}, columns=columns)
-
-    def _target(self, p: Tensor, mask: Tensor | None) -> Tensor | float:
-        if self.target_entropy is not None:
-            return self.target_entropy
-        if mask is None:
-            return self.target_share * math.log(p.shape[-1])
-        # The maximum entropy is the log of the number of legal actions.
-        return self.target_share * mask.sum(-1).clamp(min=1).log()

@@ -22,7 +22,7 @@ from marlflow.base.errors import MarlflowError, RuntimeFailed
 from marlflow.base.links import check_links
 from marlflow.cli.arguments import CONFIG_DIR, key_of
 from marlflow.cli.sweep_jobs import JobFailed, SweepJob, finished_on_signal
-from marlflow.cli.sweep_records import Direction, JobRecord, best_of, read_records, table, write_csv
+from marlflow.cli.sweep_records import Direction, JobRecord, best_of, check_csv, read_records, table, write_csv
 from marlflow.config.compose import GRID_SWEEPER, PLUGIN, hand_to_hydra, is_installed
 from marlflow.config.overrides import Prepared
 
@@ -47,6 +47,7 @@ class Sweep:
 
     def run(self, hydra_words: Sequence[str]) -> int:
         """Run all jobs with Hydra's command line, print their table, write sweep.csv, and return the exit code."""
+        check_csv(self.folder)
         with records_in(self.folder) as records:
             if optimizes(self.config):
                 _prepare_optuna()

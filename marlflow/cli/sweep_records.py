@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
+from marlflow.base.errors import ConfigInvalid
 from marlflow.base.files import replacing
 from marlflow.base.sentences import aligned
 
@@ -88,7 +89,9 @@ def _finite(value: float | None) -> float | None:
 
 
 FILE: Final = "sweep.csv"
-_FIRST, _LAST = ("job",), ("objective", "env_steps", "ended_by", "error", "folder")
+_FOLDER: Final = "folder"
+_FIRST, _LAST = ("job",), ("objective", "env_steps", "ended_by", "error", _FOLDER)
+_REMEDY: Final = "move it away, or choose another hydra.sweep.dir"
 
 
 def table(records: Sequence[JobRecord]) -> str:
@@ -113,14 +116,25 @@ def write_csv(records: Sequence[JobRecord], folder: Path) -> None:
     """
     rows = [_row(record, folder) for record in records]
     path = folder / FILE
-    taken = {row["folder"] for row in rows}
-    earlier = [row for row in _read(path) if row.get("folder") not in taken]
+    taken = {row[_FOLDER] for row in rows}
+    earlier = [row for row in _read(path) if row[_FOLDER] not in taken]
     names = list(dict.fromkeys(name for row in [*earlier, *rows] for name in row))
     middle = [name for name in names if name not in (*_FIRST, *_LAST)]
     with replacing(path) as aside, aside.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, [*_FIRST, *middle, *_LAST], restval="")
         writer.writeheader()
         writer.writerows([*earlier, *rows])
+
+
+def check_csv(folder: Path) -> None:
+    """Raise ConfigInvalid if a sweep's folder has a `sweep.csv` that cannot be read, or that no sweep has written."""
+    path = folder / FILE
+    try:
+        rows = _read(path)
+    except (OSError, ValueError, csv.Error) as error:
+        raise ConfigInvalid([f"{path} cannot be read: {error}; {_REMEDY}"]) from error
+    if any(_FOLDER not in row for row in rows):
+        raise ConfigInvalid([f"{path} is not of a sweep: it has no column {_FOLDER!r}; {_REMEDY}"])
 
 
 def _row(record: JobRecord, folder: Path) -> dict[str, str]:
@@ -137,7 +151,7 @@ def _row(record: JobRecord, folder: Path) -> dict[str, str]:
         **{name: "" if value is None else repr(value) for name, value in values.items()},
         "ended_by": record.ended_by or "lost",
         "error": record.error or "",
-        "folder": str(ran_in.relative_to(folder) if ran_in.is_relative_to(folder) else ran_in),
+        _FOLDER: str(ran_in.relative_to(folder) if ran_in.is_relative_to(folder) else ran_in),
     }
 
 

@@ -24,6 +24,7 @@ from marlflow.driver.graceful_shutdown import REASON_OF
 from marlflow.driver.train import Result, resume, train
 from marlflow.observe.callback import Callback, RoundEvent, StopRun
 from marlflow.observe.report import Report, metric
+from marlflow.runs.run_state import write_state
 
 PAUSED = "paused"
 """How a trial has ended that continues later."""
@@ -104,6 +105,8 @@ class TuneTrial:
             record.end(self._train(number, folder, reported))
             if record.ended_by.startswith("callbacks.tune:"):
                 is_paused = record.ended_by == f"callbacks.tune: {PAUSED}"
+                if self.ended_by is not None:
+                    write_state(folder, "interrupted", self.ended_by)
                 record.ended_by = self.ended_by or (PAUSED if is_paused else record.ended_by)
         except MarlflowError as error:
             record.fail(failure(error).removeprefix("error: "), isinstance(error, InvalidInput))

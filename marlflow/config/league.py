@@ -33,7 +33,15 @@ from marlflow.league.payoffs import Payoffs, scores_by, trial_result
 from marlflow.league.ratings import Ratings
 from marlflow.league.sides import Sides, sides_of
 from marlflow.matchmaking.dealer import Dealer
-from marlflow.matchmaking.matchmakers import TRIAL, AllowedSeats, EpisodeId, MatchmakerFunction, change_of, deal_one
+from marlflow.matchmaking.matchmakers import (
+    TRIAL,
+    AllowedSeats,
+    EpisodeId,
+    MatchmakerFunction,
+    change_of,
+    deal_one,
+    matches_of,
+)
 from marlflow.sampling.mapping import group
 from marlflow.sampling.population import FrozenStore, Population
 
@@ -317,6 +325,9 @@ def _trial_problems(
         seats = AllowedSeats([agent for role in sides.roles for agent in role.agents], population.fits)
         for episode in range(TRIAL_EPISODES):
             deal_one(matchmaker, seats, EpisodeId(TRIAL, episode), seed)
+        matches_of(matchmaker)
+        matchmaker.solution()
+        matchmaker.state()
     except MatchmakerFailed as error:
         return [failure_problem("league", error)]
     return []

@@ -20,7 +20,7 @@ from marlflow.flow import Executor
 from marlflow.league.dealing import LeagueMatchmaker
 from marlflow.league.matches import MOST_ATTEMPTS, play_matches
 from marlflow.matchmaking.dealer import Dealer
-from marlflow.matchmaking.matchmakers import Matchmaker
+from marlflow.matchmaking.matchmakers import Matchmaker, count_matches, matches_of
 from marlflow.observe.report import LeaguePlayerMetrics, LeagueReport, Report
 from marlflow.runs.checkpoint_format import notes_of
 from marlflow.runs.checkpoints import Checkpoint
@@ -40,6 +40,9 @@ class Dealing(Service):
 
     def state(self) -> Tree:
         return self._dealer.state()
+
+    def state_shape(self) -> Tree:
+        return self._dealer.state_shape()
 
     def load_state(self, state: Tree) -> None:
         self._dealer.load_state(state)
@@ -186,7 +189,7 @@ class RefereedWorkers(MatchingWorkers):
             await self._count()
         if self._set is None:
             began_s = time.perf_counter()
-            games = self._matchmaker.matches_due()
+            games = matches_of(self._matchmaker)
             self._times.solve_s += time.perf_counter() - began_s
             if games is not None:
                 self._set = asyncio.ensure_future(self._play(replace(games, weights=request.weights)))
@@ -199,7 +202,7 @@ class RefereedWorkers(MatchingWorkers):
         results = await played
         self._times.match_s += time.perf_counter() - began_s
         for evaluated in results:
-            self._matchmaker.observe_matches(evaluated)
+            count_matches(self._matchmaker, evaluated)
             for fault in evaluated.faults:
                 self._budget.faulted(fault)
 

@@ -104,7 +104,9 @@ class Run:
         state, queued, report = self._made.checkpointer.restore(checkpoint, self._made.members)
         with usable(checkpoint):
             # Validated before anything is loaded: a checkpoint is untrusted input.
-            expected = self._state(QueuedItems())
+            shapes = {name: service.state_shape() for name, service in self._services.items()}
+            shapes["flow"] = self._executor.state(QueuedItems().to_tree)
+            expected = {name: shape for name, shape in shapes.items() if shape is not None}
             if differences := list(differences_of_shape(expected, state)):
                 text = f"what the driver knew is not of the shape that it has: {differences[0]}"
                 raise CheckpointUnusable(

@@ -33,6 +33,10 @@ class Service:
         """Return the state that a resumed run needs; None: nothing. Called at rest, for each checkpoint."""
         return None
 
+    def state_shape(self) -> Tree:
+        """Return what a saved state has to look like: that of a run that has just been made, for most services."""
+        return self.state()
+
     def load_state(self, state: Tree) -> None:
         """Restore what `state` returned; called before `begin`, if it was not None."""
 

@@ -139,6 +139,8 @@ class Cell:
     pending: deque[tuple[Edge, Any]] = field(default_factory=deque)
     exhausted: bool = False
     ended: bool = False
+    is_flushed: bool = False
+    """Gathers: whether their operator has given its rest."""
     lost: int = 0
     """Items lost with their process, or dropped from a gather or before delivery; `rows_lost` are their rows."""
     rows_lost: int = 0

@@ -154,8 +154,15 @@ def _names(plans: tuple[Plan, ...], stages: list[Flow[Any]], owner: dict[int, st
 
 def _calls(stages: list[Flow[Any]], owner: dict[int, str]) -> Iterator[str]:
     for stage in stages:
-        if stage.kind in (Kind.SOURCE, Kind.THEN) and stage.call is not None and (problem := call_problem(stage.call)):
+        if stage.call is None:
+            continue
+        if stage.kind in (Kind.SOURCE, Kind.THEN, Kind.SPLIT) and (problem := call_problem(stage.call)):
             yield f"stage {stage.name!r} of {_where(stage, owner)} {problem}"
+        elif stage.kind is Kind.GATHER and not callable(getattr(stage.call.operator, "add", None)):
+            yield (
+                f"stage {stage.name!r} of {_where(stage, owner)} gathers with {stage.call.operator!r}, which has no "
+                "method `add(item)`"
+            )
 
 
 def _neighbors(stages: list[Flow[Any]], owner: dict[int, str]) -> Iterator[str]:
@@ -191,6 +198,8 @@ def _capacities(stages: list[Flow[Any]], owner: dict[int, str]) -> Iterator[str]
         subject = f"{stage.kind.value} {stage.name!r} of {_where(stage, owner)}"
         if stage.capacity is None:
             yield f"{subject} has no capacity: say how many items it may hold"
+        elif not isinstance(stage.capacity, int):
+            yield f"{subject} has a capacity of {stage.capacity}, which is no whole number"
         elif stage.capacity < 1:
             yield f"{subject} has a capacity of {stage.capacity}: it would block for every input; give at least 1"
         if stage.full not in ("wait", "drop_oldest"):

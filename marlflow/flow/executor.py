@@ -85,6 +85,8 @@ class Executor:
         on_also: Callable[[str, Any], None] | None = None,
     ) -> None:
         plan.check()
+        if between_rounds is not None and not isinstance(plan, Together):
+            raise PlanInvalid(["there are rounds only of what plans share: give between_rounds with together(...)"])
         self._network = compile_plan(plan)
         self._firing = Firing(on_output or _ignore, hooks, on_also)
         self._pause = RoundPause(between_rounds)
@@ -113,13 +115,18 @@ class Executor:
     # -- running ------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Run until every source has ended and all items are processed."""
+        """Run until every source has ended and all items are processed; raises RuntimeError if called again."""
+        if self._has_begun:
+            raise RuntimeError("an executor runs its plan once; make another one")
         now_s = time.perf_counter()
         for cell in self._network.cells:
             cell.clock.since_s = now_s
         self._has_begun = True
         try:
             await self._loop()
+        except asyncio.CancelledError:
+            self._firing.cancel()
+            raise
         except Exception:
             await self._firing.settle(SETTLE_S)
             raise
@@ -364,8 +371,10 @@ class Executor:
         plan = cell.stages[0].plan
         # A plan that is stopped keeps what a gather holds, for its checkpoint.
         is_whole = plan in self._closed or (is_exhausted and plan not in self._stopping)
-        if cell.kind is Kind.GATHER and is_whole and (self._firing.flush(cell) or self._firing.failure is not None):
-            return True
+        if cell.kind is Kind.GATHER and is_whole and not cell.is_flushed:
+            cell.is_flushed = True
+            if self._firing.flush(cell) or self._firing.failure is not None:
+                return True
         cell.ended = True
         cell.clock.turn(Condition.ENDED, time.perf_counter())
         for edge in cell.outs.values():

@@ -30,11 +30,16 @@ class Firing:
     ) -> None:
         self._on_output, self._on_also = on_output, on_also
         self._hooks = tuple(hooks)
-        self.in_flight = 0
+        self._calls: set[asyncio.Future[Any]] = set()
         # Whether any source has ended by itself.
         self.exhausted = False
         self.failure: BaseException | None = None
         self.call_done = asyncio.Event()
+
+    @property
+    def in_flight(self) -> int:
+        """The number of calls that have not ended."""
+        return len(self._calls)
 
     def call(self, cell: Cell, items: list[Any]) -> None:
         """Call a `then` or source with items (None per turn of a source)."""
@@ -44,7 +49,7 @@ class Firing:
             if hasattr(type(result), "__await__"):
                 awaited: asyncio.Future[Any] = asyncio.ensure_future(result)
                 cell.in_flight = len(items)
-                self.in_flight += 1
+                self._calls.add(awaited)
                 awaited.add_done_callback(partial(self._complete, cell, len(items), began_s))
                 return
         except (Exception, SystemExit) as error:  # noqa: BLE001  every error of an operator is named with its stage
@@ -123,6 +128,11 @@ class Firing:
         elif self._on_also is not None:
             self._on_also(cell.stages[0].plan, items[0])
 
+    def cancel(self) -> None:
+        """Cancel all calls in flight."""
+        for call in self._calls:
+            call.cancel()
+
     async def settle(self, limit_s: float) -> None:
         """Wait up to `limit_s` seconds for calls in flight."""
         # No call may outlive a failure.
@@ -138,7 +148,7 @@ class Firing:
 
     def _complete(self, cell: Cell, turns: int, began_s: float, future: asyncio.Future[Any]) -> None:
         cell.in_flight = 0
-        self.in_flight -= 1
+        self._calls.discard(future)
         self.call_done.set()
         if future.cancelled():
             self._fail(cell, asyncio.CancelledError("the call was cancelled"))

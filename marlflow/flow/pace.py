@@ -89,7 +89,9 @@ class InTurn:
         sentences = []
         for name, share in self.shares:
             unit = share.per if isinstance(share, AgentSteps) else share
-            if unit < 1:
+            if not isinstance(unit, int):
+                sentences.append(f"InTurn gives {name!r} a share of {unit}, which is no whole number")
+            elif unit < 1:
                 sentences.append(f"InTurn gives {name!r} a share of {unit}: it would block for ever; give at least 1")
             if isinstance(share, AgentSteps) and share.starts < 0:
                 sentences.append(f"InTurn starts {name!r} after {share.starts} agent steps; give 0 or more")

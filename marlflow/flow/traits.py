@@ -49,8 +49,8 @@ def _function(operator: Any, method: str) -> tuple[Any, int]:
 def _hints(function: Any) -> dict[str, Any]:
     try:
         return get_type_hints(function)
-    # Names imported only under TYPE_CHECKING cannot be resolved: treat the stage as untyped.
-    except (NameError, TypeError):
+    # Names imported only under TYPE_CHECKING cannot be resolved, and text may be no type: treat the stage as untyped.
+    except Exception:  # noqa: BLE001  evaluating an annotation may raise anything
         return {}
 
 

@@ -221,7 +221,7 @@ def _groups(runs: Sequence[ReportedRun], grouping: Grouping) -> tuple[RunGroup, 
     for run in runs:
         known = {key: value for key, value in run.config.items() if key not in LEFT_OUT}
         # Without a configuration, each run is a group of its own.
-        key = str(run.folder) if not known else grouping.key(known) if grouping.group_by else identity(known)
+        key = str(run.folder) if not known else grouping.key(run.config) if grouping.group_by else identity(known)
         by_config.setdefault(key, []).append(run)
     groups = list(by_config.values())
     names = _group_names(groups, grouping)

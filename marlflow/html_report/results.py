@@ -138,13 +138,8 @@ class GroupComparison:
                 if len(rows) <= _MOST_COMPARED or self.leader in (first, second):
                     better = improvement(first.finals, second.finals)
                     found[first.group.name, second.group.name] = better
-                    found[second.group.name, first.group.name] = _mirrored(better)
+                    found[second.group.name, first.group.name] = better.complement()
         return found
-
-
-def _mirrored(better: BootstrapInterval) -> BootstrapInterval:
-    low, high = better.low, better.high
-    return BootstrapInterval(1 - better.value, None if high is None else 1 - high, None if low is None else 1 - low)
 
 
 def comparisons_of(task: Task, levels: Sequence[float] = (), units: Units = "mean") -> list[GroupComparison]:

@@ -14,16 +14,15 @@ from scipy.sparse.linalg import spsolve
 from marlflow.base.arrays import Array
 
 MOST_PROFILES = 20_000
-# Smaller than the rate of any move that should count, and larger than rounding errors.
-PERTURBATION = 1e-10
+# Far below the chance of any move, and larger than rounding errors.
+_PERTURBATION = 1e-10
 
 
-def alpharank(payoffs: Array, alpha: float | None = None, population: int = 50) -> Array:
+def alpharank(payoffs: Array) -> Array:
     """Return the stationary distribution [K_1, ..., K_roles] over profiles, from mean returns [roles, K_1, ...].
 
-    `alpha` is the ranking intensity; None is the limit of infinite intensity, in which a mutant with a higher return
-    always takes over, one with an equal return half of the time, and one with a lower return never. `population` is
-    the number of individuals of each role. Raises ValueError beyond 20,000 profiles.
+    In the limit of infinite ranking intensity: a mutant with a higher return always takes over, one with an equal
+    return half of the time, and one with a lower return never. Raises ValueError beyond 20,000 profiles.
     """
     sizes = payoffs.shape[1:]
     count = int(np.prod(sizes))
@@ -43,50 +42,43 @@ def alpharank(payoffs: Array, alpha: float | None = None, population: int = 50) 
                     rows.append(states[:, member])
                     columns.append(states[:, mutant])
                     gain = values[:, mutant] - values[:, member]
-                    chances.append(fixation(gain, alpha, population) / neighbors)
+                    chances.append(_takes_over(gain) / neighbors)
     flat = np.concatenate(chances)
     moves = sparse.csr_matrix((flat, (np.concatenate(rows), np.concatenate(columns))), shape=(count, count))
     return _stationary(moves, count).reshape(sizes)
 
 
-def alpharank_of_one_population(payoffs: Array, alpha: float | None = None, population: int = 50) -> Array:
+def alpharank_of_one_population(payoffs: Array) -> Array:
     """Return the stationary distribution [K] over the members of one population, in a symmetric game of two roles.
 
     `payoffs` [K, K] is the mean return of the row's member against the column's, and the individuals of the population
     meet each other. A mutant's gain is its return against the resident member minus the resident's return against it
-    (local selection, OpenSpiel's default). The other arguments and errors are as in `alpharank`.
+    (local selection, OpenSpiel's default). Errors are as in `alpharank`.
     """
     count = len(payoffs)
     if count > MOST_PROFILES:
         raise ValueError(f"alpha-rank of {count:,} members is too much; the most are {MOST_PROFILES:,}")
     if count == 1:
         return np.ones(1)
-    chances = fixation(payoffs.T - payoffs, alpha, population) / (count - 1)
+    chances = _takes_over(payoffs.T - payoffs) / (count - 1)
     np.fill_diagonal(chances, 0.0)
     return _stationary(sparse.csr_matrix(chances), count)
 
 
-def fixation(gain: Array, alpha: float | None, population: int) -> Array:
+def _takes_over(gain: Array) -> Array:
     """Return the probability that a mutant which gains `gain` takes over its population."""
-    if alpha is None:
-        # Symmetric around one half, as OpenSpiel has it for the limit: an equal mutant takes over half of the time.
-        limit: Array = np.where(np.abs(gain) < 1e-12, 0.5, (gain > 0).astype(float))
-        return limit
-    exponent = np.clip(alpha * gain, -500.0, 500.0)
-    small = np.abs(exponent) < 1e-9
-    safe = np.where(small, 1.0, exponent)
-    with np.errstate(over="ignore"):
-        chance: Array = np.where(small, 1.0 / population, np.expm1(-safe) / np.expm1(-population * safe))
-    return np.nan_to_num(chance, nan=0.0)
+    # Symmetric around one half, as OpenSpiel has it for the limit: an equal mutant takes over half of the time.
+    chance: Array = np.where(np.abs(gain) < 1e-12, 0.5, (gain > 0).astype(float))
+    return chance
 
 
 def _stationary(moves: sparse.csr_matrix, count: int) -> Array:
     """Solve pi (P + perturbation) = pi for the chain that stays where it is unless it moves."""
     # pi P = pi with P = (1 - e) M + e / n: pi (I - (1 - e) M) = e / n, one sparse linear solve.
     stay = sparse.diags(1.0 - np.asarray(moves.sum(axis=1)).ravel())
-    chain = (moves + stay) * (1.0 - PERTURBATION)
+    chain = (moves + stay) * (1.0 - _PERTURBATION)
     system = (sparse.identity(count, format="csc") - chain.T.tocsc()).tocsc()
-    solution = np.maximum(spsolve(system, np.full(count, PERTURBATION / count)), 0.0)
+    solution = np.maximum(spsolve(system, np.full(count, _PERTURBATION / count)), 0.0)
     result: Array = solution / solution.sum()
     return result
 

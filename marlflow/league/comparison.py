@@ -84,14 +84,12 @@ def return_statistics(returns: Sequence[float]) -> ReturnStatistics:
     return ReturnStatistics(mean_estimate(returns), interquartile_mean(returns), median(returns))
 
 
-def side_scores(sides: Sides, returns: Mapping[str, float]) -> list[float]:
+def side_scores(sides: Sides, returns: Mapping[str, float]) -> tuple[float, ...]:
     """Return the score of each side: the mean over its roles of the mean return of a role's agents.
 
     An agent that never appeared has return 0.
     """
-    of_roles = [math.fsum(returns.get(agent, 0.0) for agent in role.agents) / len(role.agents) for role in sides.roles]
-    by_side = [sides.of_side(side) for side in range(len(sides.names))]
-    return [math.fsum(of_roles[role] for role in roles) / len(roles) for roles in by_side]
+    return sides.side_means(sides.role_means(returns))
 
 
 def is_constant_sum(scores: Sequence[Sequence[float]]) -> bool:

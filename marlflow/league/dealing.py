@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from marlflow.base.errors import MatchmakerFailed
 from marlflow.base.random import key
 from marlflow.base.serialization import Tree
 from marlflow.league.league import MatchRules, SnapshotRules, Teammates
@@ -23,7 +24,7 @@ from marlflow.league.modes import LeagueMode, LeagueView, pick
 from marlflow.league.pairing import next_matches
 from marlflow.league.payoffs import GameOutcome, Payoffs, Profile, game_of
 from marlflow.league.ratings import Ratings
-from marlflow.matchmaking.matchmakers import EpisodeId, Matchmaker
+from marlflow.matchmaking.matchmakers import EpisodeId, Matchmaker, called, matchmaker_name
 from marlflow.sampling.population import PopulationChange, Reset
 from marlflow.sampling.protocol import EvaluationRequest
 from marlflow.sampling.receipts import EpisodeResult, Evaluated
@@ -228,7 +229,7 @@ class LeagueMatchmaker(Matchmaker):
         probabilities.
         """
         members = self.members
-        if (solution := self._mode.solution(members)) is not None:
+        if (solution := self._solution()) is not None:
             return solution
         roles = range(len(members.sides.roles))
         chosen = [members.live_in(role) or [*members.past_in(role), *members.fixed_in(role)] for role in roles]
@@ -237,8 +238,24 @@ class LeagueMatchmaker(Matchmaker):
     @property
     def meta_strategies(self) -> Mapping[str, Mapping[str, float]]:
         """The solution of the mode by role, if it has one."""
-        solution = self._mode.solution(self.members) or ()
+        solution = self._solution() or ()
         return {role.name: mixture for role, mixture in zip(self.members.sides.roles, solution, strict=False)}
+
+    def _solution(self) -> Sequence[Mapping[str, float]] | None:
+        with called(self._mode, "solution") as where:
+            solution = self._mode.solution(self.members)
+            if solution is not None and (problem := self._solution_problem(solution)):
+                raise MatchmakerFailed(where, problem)
+        return solution
+
+    def _solution_problem(self, solution: Sequence[Mapping[str, float]]) -> str:
+        roles = [role.name for role in self.members.sides.roles]
+        if len(solution) != len(roles) or not all(isinstance(mixture, Mapping) for mixture in solution):
+            return f"it returned {solution!r}, not a list of one mapping {{member: probability}} for each role: {roles}"
+        for role, mixture in enumerate(solution):
+            if unknown := [name for name in mixture if not self.members.plays(name, role)]:
+                return f"it gave a probability to {unknown[0]!r}, which is no member that plays role {roles[role]!r}"
+        return ""
 
     def matches_due(self) -> EvaluationRequest | None:
         """Return the matches to play now, between two rounds; None if there are none.
@@ -248,13 +265,23 @@ class LeagueMatchmaker(Matchmaker):
         if (games := self.matches.due()) is not None:
             return games
         if self._mode.has_meta_game:
-            wanted = self._mode.matches_wanted(self.members, self.matches)
+            wanted = self._matches_of_mode()
             if not wanted:
                 self._mode.solve(self.members, self.matches.payoffs)
         else:
             wanted = self._matches_by_rule()
         self.matches.request(wanted)
         return self.matches.due()
+
+    def _matches_of_mode(self) -> Mapping[Profile, int]:
+        wanted = self._mode.matches_wanted(self.members, self.matches)
+        roles = len(self.members.sides.roles)
+        for profile in wanted:
+            if len(profile) != roles or not all(map(self.members.plays, profile, range(roles))):
+                named = [role.name for role in self.members.sides.roles]
+                text = f"it asked for games of {profile!r}, which is not one member for each role: {named}"
+                raise MatchmakerFailed(f"matchmaker {matchmaker_name(self)}, matches_wanted", text)
+        return wanted
 
     def _matches_by_rule(self) -> dict[Profile, int]:
         rules = self._match_rules
@@ -272,11 +299,13 @@ class LeagueMatchmaker(Matchmaker):
         if not self._mode.has_meta_game:
             self._choose_dealt()
 
-    def state(self) -> Tree:
+    def state(self) -> dict[str, Tree]:
         numbers = {seat: number for number, seat in enumerate(self._deals)}
         # Both are left out if they say nothing new, so that checkpoints of versions without them can be resumed.
         due_at = {} if self._due_at == self._snapshot_at else {"due_at": dict(self._due_at)}
         shares = {"shares": self._uneven_shares} if self._uneven_shares else {}
+        with called(self._mode, "state"):
+            of_mode = self._mode.state()
         return (
             due_at
             | shares
@@ -286,7 +315,7 @@ class LeagueMatchmaker(Matchmaker):
                 "ratings": self.ratings.state(),
                 "matches": self.matches.state(),
                 "next_matches_at": self._next_matches_at,
-                "mode": self._mode.state(),
+                "mode": of_mode,
                 "turns": [[seat.policy, seat.role, count] for seat, count in self._deals.items()],
                 "open": np.array(
                     [
@@ -303,6 +332,16 @@ class LeagueMatchmaker(Matchmaker):
             }
         )
 
+    def state_shape(self) -> Tree:
+        # A mode may keep anything, and not every state has all keys.
+        kept = self.state()
+        return {key: kept[key] for key in kept.keys() - {"due_at", "shares"}} | {"mode": None}
+
+    @property
+    def func(self) -> LeagueMode:
+        """The mode, whose class messages name."""
+        return self._mode
+
     @property
     def _uneven_shares(self) -> dict[str, float]:
         return {policy: share for policy, share in self._shares.items() if share != 1.0}
@@ -316,7 +355,8 @@ class LeagueMatchmaker(Matchmaker):
         # Sooner, if the interval is shorter than when the state was saved.
         self._next_matches_at = min(tree["next_matches_at"], self._env_steps + (self._match_rules.interval() or 0))
         if tree["mode"] is not None:
-            self._mode.load_state(tree["mode"])
+            with called(self._mode, "load_state"):
+                self._mode.load_state(tree["mode"])
         # Only seats that exist now: a resumed run may have other shares, and so other seats. Turns are in proportion to
         # shares from then on, and do not make up for others before.
         is_as_before = tree.get("shares", {}) == self._uneven_shares

@@ -17,7 +17,7 @@ from marlflow.batches.items import Weights
 from marlflow.league.game_statistics import ProfileCell
 from marlflow.league.payoffs import GameOutcome, Payoffs, Profile, game_of
 from marlflow.league.ratings import Ratings
-from marlflow.matchmaking.matchmakers import Matchmaker
+from marlflow.matchmaking.matchmakers import Matchmaker, count_matches, matches_of
 from marlflow.policy.actor import EvaluationModes
 from marlflow.sampling.protocol import EvaluationRequest, Workers
 from marlflow.sampling.receipts import EpisodeResult, Evaluated, Fault, MembersSent
@@ -187,10 +187,10 @@ async def play_matches(matchmaker: Matchmaker, workers: Workers, weights: Mappin
     `workers` know the frozen entries, as DealtWorkers do. Ends early if the run's deadline passes.
     """
     faults: list[Fault] = []
-    while (games := matchmaker.matches_due()) is not None:
+    while (games := matches_of(matchmaker)) is not None:
         evaluated = await workers.evaluate(replace(games, weights=weights))
         faults += evaluated.faults
-        matchmaker.observe_matches(evaluated)
+        count_matches(matchmaker, evaluated)
         if evaluated.was_cut:
             break
     return tuple(faults)

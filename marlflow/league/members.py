@@ -75,8 +75,9 @@ class Members:
         return len(self._plays) + len(self.snapshots)
 
     def plays(self, member: str, role: int) -> bool:
-        """Return whether a member can play a role."""
-        return self._plays[self.policy_of(member)][role]
+        """Return whether there is this member, and it can play a role."""
+        plays = self._plays.get(self.policy_of(member))
+        return plays is not None and plays[role]
 
     def policy_of(self, member: str) -> str:
         """Return the policy that a member is, or is a snapshot of."""

@@ -86,8 +86,7 @@ class Game:
         """Return the score of each side."""
         if self.scores is not None:
             return self.scores
-        roles_of = (sides.of_side(side) for side in range(len(sides.names)))
-        return tuple(math.fsum(self.returns[role] for role in roles) / len(roles) for roles in roles_of)
+        return sides.side_means(self.returns)
 
 
 def game_of(sides: Sides, profile: Profile, result: EpisodeResult, outcome: GameOutcome | None = None) -> Game:
@@ -95,11 +94,8 @@ def game_of(sides: Sides, profile: Profile, result: EpisodeResult, outcome: Game
 
     Raises MatchmakerFailed if `outcome` fails.
     """
-    returns = [
-        math.fsum(result.returns.get(agent, 0.0) for agent in role.agents) / len(role.agents) for role in sides.roles
-    ]
     scores = None if outcome is None else scores_by(outcome, sides, result)
-    return Game(profile, tuple(returns), result.env_steps, result.truncated, scores)
+    return Game(profile, sides.role_means(result.returns), result.env_steps, result.truncated, scores)
 
 
 class Payoffs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -48,8 +49,9 @@ class Ratings:
     def add(self, sides: Sequence[Sequence[str]], scores: Sequence[float]) -> None:
         """Count one game of `sides`, each with its members; equal scores are a tie.
 
-        A member may play several roles of its side. Sides that the same members play count as one, with the mean of
-        their scores. A game with a member on two sides that differ in others, or on all sides, changes no rating.
+        A side is as strong as the mean over its roles of their members' ratings, so that sides of one and of two roles
+        that win equally often are rated equally. Sides that the same members play count as one, with the mean of their
+        scores. A game with a member on two sides that differ in others, or on all sides, changes no rating.
         """
         scores_of: dict[tuple[str, ...], list[float]] = {}
         for side, score in zip(sides, scores, strict=True):
@@ -57,16 +59,18 @@ class Ratings:
         members = [member for side in scores_of for member in set(side)]
         if len(scores_of) == 1 or len(set(members)) != len(members):
             return
-        before = [[self._before(member) for member in side] for side in scores_of]
+        # openskill adds up a side's ratings, so each member enters with its share of the roles.
+        shares = [{member: count / len(side) for member, count in Counter(side).items()} for side in scores_of]
+        before = [[self._before(member, share) for member, share in of_side.items()] for of_side in shares]
         after = self._model.rate(before, ranks=_ranks([fmean(of_side) for of_side in scores_of.values()]))
-        for side, rated in zip(scores_of, after, strict=True):
-            for member, rating in zip(side, rated, strict=True):
-                self._ratings[member] = Rating(float(rating.mu), float(rating.sigma))
+        for of_side, rated in zip(shares, after, strict=True):
+            for (member, share), rating in zip(of_side.items(), rated, strict=True):
+                self._ratings[member] = Rating(float(rating.mu) / share, float(rating.sigma) / share)
 
-    def _before(self, member: str) -> Any:
+    def _before(self, member: str, share: float) -> Any:
         rating = self[member]
         tau = self.tau if member in self.live else 0.0
-        return self._model.rating(mu=rating.mu, sigma=(rating.sigma**2 + tau**2) ** 0.5)
+        return self._model.rating(mu=rating.mu * share, sigma=(rating.sigma**2 + tau**2) ** 0.5 * share)
 
     def inherit(self, member: str, parent: str) -> None:
         """Give a new snapshot the rating of its parent."""

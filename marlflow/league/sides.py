@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from statistics import fmean
 
 from marlflow.base.sentences import enumerated
 from marlflow.sampling.mapping import group
@@ -36,6 +37,14 @@ class Sides:
     def of_side(self, side: int) -> tuple[int, ...]:
         """Return the indices of the roles of a side."""
         return tuple(index for index, role in enumerate(self.roles) if role.side == side)
+
+    def role_means(self, returns: Mapping[str, float]) -> tuple[float, ...]:
+        """Return the mean return of each role's agents; an agent that is not in `returns`, by agent, has 0."""
+        return tuple(fmean(returns.get(agent, 0.0) for agent in role.agents) for role in self.roles)
+
+    def side_means(self, of_roles: Sequence[float]) -> tuple[float, ...]:
+        """Return the mean of each side over its roles, from one number for each role."""
+        return tuple(fmean(of_roles[role] for role in self.of_side(side)) for side in range(len(self.names)))
 
     def matchup(self, profile: Sequence[str]) -> dict[str, str]:
         """Return the member that plays each agent."""

@@ -25,8 +25,8 @@ from marlflow.losses.gae_and_vtrace import generalized_advantage_estimation, vtr
 from marlflow.losses.policy_gradient import constrained_advantage
 
 
-def bootstrap_by_survivors(batch: Batch, next_value: Array) -> Array:
-    """Set in `next_value` [N] the values after the last rows of agents that others outlive; return which, bool [N].
+def bootstrap_by_survivors(batch: Batch, next_value: Array) -> tuple[Array, Array]:
+    """Return `next_value` [N] with values after the last rows of agents that others outlive, and which, bool [N].
 
     Such a row gets the mean next value of the agents of this policy that decided at the same env step of its episode
     and have not terminated. So all agents must decide at every env step, as in Parallel environments. It is not the
@@ -35,19 +35,15 @@ def bootstrap_by_survivors(batch: Batch, next_value: Array) -> Array:
     died = np.zeros(batch.rows, bool)
     died[batch.ends()[batch.segments["terminated"]]] = True
     if not died.any():
-        return died
+        return next_value, died
     moments = np.stack([batch["env"], batch["episode"], batch["t_env"]])
     _, group = np.unique(moments, axis=1, return_inverse=True)
     group = group.reshape(-1)
     counts = np.bincount(group, ~died)
     sums = np.bincount(group, np.where(died, 0.0, next_value))
     died &= counts[group] > 0
-    next_value[died] = (sums / np.maximum(counts, 1.0))[group[died]]
-    return died
-
-
-# Keeps equal advantages from being divided by 0.
-_STD_EPSILON = 1e-8
+    means = (sums / np.maximum(counts, 1.0)).astype(next_value.dtype)
+    return np.where(died, means[group], next_value), died
 
 
 class Critic(Protocol):
@@ -110,20 +106,22 @@ def values_around(
     `bootstrapped_at_death` (bool [N]) if `bootstrap_at_death`, else nothing.
     """
     ends, follows = batch.ends(), ~batch.segments["terminated"]
-    seen, memory, bootstrap_memory = ("obs", batch.columns.get("memory"), batch.segments.get("bootstrap_memory"))
     if "central" in batch.columns:
-        seen, memory, bootstrap_memory = "central", None, None
-    # A recurrent critic starts from the memory at sampling time, which an older version may have computed.
+        seen, memory, end_memory = "central", None, None
+    else:
+        # A recurrent critic starts from the memory at sampling time, which an older version may have computed.
+        seen, memory, end_memory = "obs", batch.columns.get("memory"), batch.segments.get("bootstrap_memory")
     value = learner.values(batch.columns[seen], memory)
     # 0 after a terminated segment.
     bootstrap = np.zeros(len(ends), np.float32)
-    memory = None if bootstrap_memory is None else bootstrap_memory[follows]
-    bootstrap[follows] = learner.values(batch.segments[f"bootstrap_{seen}"][follows], memory)
+    after = None if end_memory is None else end_memory[follows]
+    bootstrap[follows] = learner.values(batch.segments[f"bootstrap_{seen}"][follows], after)
     next_value = np.roll(value, -1)
     next_value[ends] = bootstrap
     if not bootstrap_at_death:
         return value, next_value, {}
-    return value, next_value, {"bootstrapped_at_death": bootstrap_by_survivors(batch, next_value)}
+    next_value, died = bootstrap_by_survivors(batch, next_value)
+    return value, next_value, {"bootstrapped_at_death": died}
 
 
 def normalized(batch: EstimatedBatch, sum_over_shards: Callable[[list[float]], list[float]] = list) -> EstimatedBatch:
@@ -140,7 +138,8 @@ def normalized(batch: EstimatedBatch, sum_over_shards: Callable[[list[float]], l
     (squares,) = sum_over_shards([float((deviation * deviation).sum())])
     if not batch.rows:
         return batch
-    scaled = (deviation / (np.sqrt(squares / rows) + _STD_EPSILON)).astype(np.float32)
+    # The small number keeps equal advantages from being divided by 0.
+    scaled = (deviation / (np.sqrt(squares / rows) + 1e-8)).astype(np.float32)
     return replace(batch, columns={**batch.columns, "advantage": scaled})
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from marlflow.losses.q_learning import greedy_action
+from marlflow.losses.q_learning import greedy_action, taken_value
 
 
 def mean_over_present(values: Tensor, present: Tensor) -> Tensor:
@@ -48,16 +48,6 @@ def greedy_value(q_t_selector: Tensor, q_t_value: Tensor, mask_t: Tensor | None)
         mask_t: legal actions, bool [..., K, A]; None: all. Agents without any get an arbitrary action's value.
     """
     return taken_value(q_t_value, greedy_action(q_t_selector, mask_t))
-
-
-def taken_value(q: Tensor, action: Tensor) -> Tensor:
-    """Return the value of each agent's action, [..., K].
-
-    Args:
-        q: action values, [..., K, A].
-        action: actions, int64 [..., K].
-    """
-    return q.gather(-1, action.unsqueeze(-1)).squeeze(-1)
 
 
 def team_target(r_t: Tensor, discount_t: Tensor, q_tot_t: Tensor) -> Tensor:

@@ -10,6 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+# float32 overflows at 88.7, and the gradient would be NaN.
+_HIGHEST_LOG_RATIO = 80.0
+
 
 def policy_gradient_loss(logp_t: Tensor, advantage_t: Tensor) -> Tensor:
     """Compute the loss per row, [N], with gradient -advantage_t * grad logp_t (section 4).
@@ -30,7 +33,7 @@ def clipped_surrogate_loss(logp_t: Tensor, behavior_logp_t: Tensor, advantage_t:
         advantage_t: advantages, [N].
         clip_range: largest distance of the probability ratio from 1.
     """
-    ratio = torch.exp(logp_t - behavior_logp_t)
+    ratio = torch.exp((logp_t - behavior_logp_t).clamp(max=_HIGHEST_LOG_RATIO))
     return -torch.minimum(ratio * advantage_t, ratio.clamp(1.0 - clip_range, 1.0 + clip_range) * advantage_t)
 
 
@@ -61,7 +64,7 @@ def clipped_value_loss(v_tm1: Tensor, behavior_v_tm1: Tensor, target_tm1: Tensor
 
 
 def approximate_kl(logp_t: Tensor, behavior_logp_t: Tensor) -> Tensor:
-    """Estimate the KL divergence of the trained from the behavior policy, [N], >= 0.
+    """Estimate KL(behavior || trained), the KL divergence between the policies, [N], >= 0.
 
     Schulman, "Approximating KL divergence", 2020, http://joschu.net/blog/kl-approx.html, estimator k3.
 

@@ -42,8 +42,8 @@ def double_q_learning_target(
         q_t_value: the target network's values, [N, A].
         mask_t: legal next actions, bool [N, A]; None: all. Rows without any have discount 0.
     """
-    selected = greedy_action(q_t_selector, mask_t).unsqueeze(-1)
-    return (r_t + discount_t * q_t_value.gather(-1, selected).squeeze(-1)).detach()
+    selected = greedy_action(q_t_selector, mask_t)
+    return (r_t + discount_t * taken_value(q_t_value, selected)).detach()
 
 
 def greedy_action(q_t: Tensor, mask_t: Tensor | None) -> Tensor:
@@ -56,6 +56,11 @@ def greedy_action(q_t: Tensor, mask_t: Tensor | None) -> Tensor:
     return legal(q_t, mask_t).argmax(-1)
 
 
+def taken_value(q: Tensor, action: Tensor) -> Tensor:
+    """Select one action's value per row, [..., N], from `q` [..., N, A]; `action` is int64 [..., N]."""
+    return q.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+
+
 def td_error(q_tm1: Tensor, a_tm1: Tensor, target_tm1: Tensor) -> Tensor:
     """Compute each row's target minus the value of its action, [N].
 
@@ -64,7 +69,7 @@ def td_error(q_tm1: Tensor, a_tm1: Tensor, target_tm1: Tensor) -> Tensor:
         a_tm1: actions taken, int64 [N].
         target_tm1: target values, [N].
     """
-    return target_tm1 - q_tm1.gather(-1, a_tm1.unsqueeze(-1)).squeeze(-1)
+    return target_tm1 - taken_value(q_tm1, a_tm1)
 
 
 def huber_loss(error: Tensor, delta: float) -> Tensor:
@@ -209,9 +214,9 @@ def categorical_q_learning_target(
 
 
 def categorical_divergence(logits_tm1: Tensor, target_tm1: Tensor) -> Tensor:
-    """Compute the KL divergence of each row's distribution from its target, [N], >= 0 up to rounding.
+    """Compute KL(target || distribution) of each row, [N], >= 0 up to rounding.
 
-    Its gradient equals the cross-entropy's. A priority in Hessel et al., 2018, https://arxiv.org/abs/1710.02298
+    Its gradient equals the cross-entropy's. Hessel et al., 2018, https://arxiv.org/abs/1710.02298, use it as priority.
 
     Args:
         logits_tm1: atom logits of the action taken, [N, K], with gradient.

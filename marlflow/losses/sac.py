@@ -37,16 +37,15 @@ def soft_policy_loss(q_tm1: Tensor, logp_tm1: Tensor, temperature: Tensor) -> Te
     return temperature.detach() * logp_tm1 - q_tm1.amin(0)
 
 
-def temperature_loss(log_temperature: Tensor, logp_tm1: Tensor, target_entropy: Tensor | float) -> Tensor:
+def temperature_loss(log_temperature: Tensor, short_of_target: Tensor) -> Tensor:
     """Compute the loss of the log temperature, [N] (Haarnoja, equation 18, as in the authors' code).
 
     Args:
         log_temperature: a scalar, with gradient, also called log_alpha; rises while entropy is below target.
-        logp_tm1: a sampled action's log-probability, or minus the entropy, [N].
-        target_entropy: in nats, a number or [N].
+        short_of_target: the target entropy minus the entropy, or plus a sampled action's log-probability, [N].
     """
     # The authors' code has the log temperature where the paper has the temperature.
-    return -log_temperature * (logp_tm1 + target_entropy).detach()
+    return -log_temperature * short_of_target.detach()
 
 
 def legal_probabilities(logits: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:

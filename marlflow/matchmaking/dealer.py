@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
@@ -203,7 +204,7 @@ class Dealer:
         """Return the frozen entries in `matchups`, and record that `workers` hold them; None: all rollout workers."""
         return self._population.send(matchups, workers)
 
-    def state(self) -> Tree:
+    def state(self) -> dict[str, Tree]:
         """Return unused matchups, episode lengths, and the matchmaker's state if any; nothing may be in flight."""
         return {
             "first": list(self._first),
@@ -215,8 +216,16 @@ class Dealer:
             "results": self.results.state(),
             "deal_s": self.deal_s,
             "score_s": self.score_s,
-            "matchmaker": self.matchmaker.state(),
+            "matchmaker": self._matchmaker_state(),
         }
+
+    def _matchmaker_state(self) -> Tree:
+        with called(self.matchmaker, "state"):
+            return self.matchmaker.state()
+
+    def state_shape(self) -> dict[str, Tree]:
+        """Return what a saved state has to look like."""
+        return {**self.state(), "matchmaker": self.matchmaker.state_shape()}
 
     def load_state(self, tree: Tree) -> None:
         """Restore what `state` returned; new environments begin with episode 0. `entries` must have the frozen entries.
@@ -236,7 +245,10 @@ class Dealer:
         self.results.load_state(tree["results"])
         self.deal_s, self.score_s = tree["deal_s"], tree["score_s"]
         if tree["matchmaker"] is not None:
-            self.matchmaker.load_state(tree["matchmaker"])
+            # What has no shape is a user's: its errors are not the checkpoint's.
+            is_checked = self.matchmaker.state_shape() is not None
+            with nullcontext() if is_checked else called(self.matchmaker, "load_state"):
+                self.matchmaker.load_state(tree["matchmaker"])
 
     def _to_matchup(self, names: Sequence[str]) -> dict[str, str]:
         return dict(zip(self._agents, names, strict=False))

@@ -28,7 +28,7 @@ from marlflow.sampling.receipts import EpisodeResult, Evaluated
 def matchmaker_name(matchmaker: object) -> str:
     """Return the name of a matchmaker's function or class."""
     named = matchmaker
-    # functools.partial and _OfFunction have the function that they wrap in `func`.
+    # functools.partial and _OfFunction have the function that they wrap in `func`, and a league its mode.
     while hasattr(named, "func"):
         named = named.func
     return str(getattr(named, "__qualname__", type(named).__name__))
@@ -113,6 +113,10 @@ class Matchmaker:
 
     def state(self) -> Tree:
         """Return the state to save in checkpoints, as a tree (see `base.serialization`)."""
+        return None
+
+    def state_shape(self) -> Tree:
+        """Return what a state has to look like, see `differences_of_shape`; None: anything that `load_state` takes."""
         return None
 
     def load_state(self, tree: Tree) -> None:
@@ -222,6 +226,18 @@ def resets_of(matchmaker: Matchmaker, population: Population) -> Sequence[Reset]
     if problems := list(dict.fromkeys(population.reset_problems(resets, may_reset))):
         raise MatchmakerFailed(where, "; ".join(problems))
     return resets
+
+
+def matches_of(matchmaker: Matchmaker) -> EvaluationRequest | None:
+    """Return the matches that are due; raises MatchmakerFailed if it raises."""
+    with called(matchmaker, "matches_due"):
+        return matchmaker.matches_due()
+
+
+def count_matches(matchmaker: Matchmaker, evaluated: Evaluated) -> None:
+    """Have results of matches counted; raises MatchmakerFailed if it raises."""
+    with called(matchmaker, "observe_matches"):
+        matchmaker.observe_matches(evaluated)
 
 
 def _describe(episode: EpisodeId) -> str:

@@ -187,7 +187,7 @@ class AtomsHead(nn.Module):
         return state + (advantage - advantage.mean(1, keepdim=True))
 
     def expected(self, logits: Tensor) -> Tensor:
-        """Return values [N, A] of `logits` [N, A, K]."""
+        """Return values [...] of `logits` [..., K]."""
         return logits.softmax(-1) @ self.support
 
     def forward(self, features: Tensor) -> Tensor:

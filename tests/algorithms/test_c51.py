@@ -66,7 +66,8 @@ def test_loss_and_priorities_are_those_of_plain_loops(masked: bool, double: bool
     divergences = naive_divergences(learner, drawn, double)
     assert terms["kl"] == pytest.approx(np.mean(np.array(divergences) * drawn.weight), rel=1e-4)
     np.testing.assert_allclose(priorities, divergences, rtol=1e-3, atol=1e-5)
-    values = [expected(p) for row in distributions(learner.module, drawn.obs) for p in row]
+    now = distributions(learner.module, drawn.obs)
+    values = [expected(now[row, action]) for row, action in enumerate(drawn.action)]
     assert terms["q_mean"] == pytest.approx(np.mean(values), rel=1e-4, abs=1e-5)
 
 

@@ -88,7 +88,7 @@ def naive_actor(
                 )
                 drawn = [gumbel(z) for z in noise[row, seat * CHOICES : (seat + 1) * CHOICES]]
                 actions[policy, seat] = one_hot(int(np.where(legal, out + drawn, -np.inf).argmax()))
-                logits.append(sum(out[legal] ** 2) / CHOICES)
+                logits.append(float(np.mean(out[legal] ** 2)))
             else:
                 actions[policy, seat] = best(module, columns, policy, row, seat)
             losses.append(-values(module, policy, 0, critic_row(columns, row, policy, seat, actions, sees))[0])

@@ -86,6 +86,30 @@ def test_the_table_keeps_small_objectives_apart_and_the_file_says_which_they_are
     ]
 
 
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"\xff\xfe\x00bad", "several/sweep.csv cannot be read: 'utf-8' codec can't decode byte 0xff"),
+        (b"foreign,thing\n1,2\n", "several/sweep.csv is not of a sweep: it has no column 'folder'; move it away, or"),
+        (None, "several/sweep.csv cannot be read: [Errno 21] Is a directory"),
+    ],
+)
+def test_a_foreign_or_damaged_table_is_refused_before_any_job(
+    content: bytes | None, problem: str, marlflow: Marlflow, tmp_path: Path
+) -> None:
+    path = tmp_path / "several" / "sweep.csv"
+    if content is None:
+        path.mkdir(parents=True)
+    else:
+        path.parent.mkdir()
+        path.write_bytes(content)
+    said = marlflow(*SWEEP, "seed=1,2")
+    assert said.code == 2
+    assert problem in said.err
+    assert [entry.name for entry in path.parent.iterdir()] == ["sweep.csv"]
+    assert content is None or path.read_bytes() == content
+
+
 def test_without_any_objective_no_job_is_said_to_be_the_best(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

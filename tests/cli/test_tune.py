@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import signal
 from pathlib import Path
 
@@ -62,6 +63,8 @@ def test_a_trial_that_a_signal_ends_does_not_say_that_others_are_better(
     assert 0 < (record.env_steps or 0) < 900
     assert "interrupt again to stop at once" in capsys.readouterr().err
     assert "callbacks.tune: terminated" in (tmp_path / "runs" / "0" / "run.log").read_text(encoding="utf-8")
+    state = json.loads((tmp_path / "runs" / "0" / "state.json").read_text(encoding="utf-8"))
+    assert (state["state"], state["reason"]) == ("interrupted", "terminated")
 
 
 def test_a_report_before_the_first_update_decides_nothing(tmp_path: Path) -> None:

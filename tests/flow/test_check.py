@@ -111,6 +111,25 @@ def test_a_buffer_that_holds_nothing() -> None:
     ]
 
 
+def test_sizes_and_shares_that_are_no_whole_numbers() -> None:
+    half: Any = 2.5
+    assert problems(mf.Plan("p", mf.source(read).queue(half))) == [
+        "queue 'queue' of plan 'p' has a capacity of 2.5, which is no whole number"
+    ]
+    plan = _paced(mf.InTurn(a=half, output=1), mf.source(read), mf.source(nothing, name="other"))
+    assert any("InTurn gives 'a' a share of 2.5, which is no whole number" in problem for problem in problems(plan))
+
+
+def test_a_gather_that_cannot_add_and_a_split_that_cannot_be_called() -> None:
+    wrong: Any = 3
+    assert problems(mf.Plan("p", mf.source(read).gather(wrong, name="Three"))) == [
+        "stage 'Three' of plan 'p' gathers with 3, which has no method `add(item)`"
+    ]
+    assert problems(mf.Plan("p", mf.source(read).split(wrong, ["a"], name="Three")["a"])) == [
+        "stage 'Three' of plan 'p' has the operator 3, which is not callable; give it a function"
+    ]
+
+
 def test_a_buffer_that_does_what_nobody_knows_when_full() -> None:
     full: Any = "drop_newest"
     assert problems(mf.Plan("p", mf.source(read).queue(1, full))) == [

@@ -298,3 +298,60 @@ def test_hooks_see_before_and_after_of_every_stage_in_order() -> None:
         "before Batches 1",
         "after Batches 1",
     ]
+
+
+class Total:
+    """Gives the sum of everything at the end, whatever it is asked."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+
+    def add(self, number: int) -> list[int]:
+        self.numbers.append(number)
+        return []
+
+    def rest(self) -> list[int]:
+        return [sum(self.numbers)]
+
+
+def test_what_a_gather_holds_at_the_end_is_asked_for_once() -> None:
+    assert outputs(mf.Plan("p", mf.source(Count(4)).gather(Total()))) == [10]
+
+
+def test_an_executor_runs_once() -> None:
+    executor = Executor(mf.Plan("p", mf.source(Count(2))))
+    executor.run_sync()
+    with pytest.raises(RuntimeError, match="an executor runs its plan once; make another one"):
+        executor.run_sync()
+
+
+def test_a_plan_that_shares_nothing_has_no_rounds() -> None:
+    with pytest.raises(mf.PlanInvalid, match="there are rounds only of what plans share"):
+        Executor(mf.Plan("p", mf.source(Count(2))), between_rounds=lambda: None)
+
+
+def test_a_run_that_is_cancelled_cancels_its_calls() -> None:
+    landed: list[int] = []
+
+    async def slowly(number: int) -> int:
+        await asyncio.sleep(0.5)
+        landed.append(number)
+        return number
+
+    async def cancelled() -> None:
+        executor = Executor(mf.Plan("p", mf.source(Count(3)).then(slowly)))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(executor.run(), 0.1)
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(cancelled())
+    assert landed == []
+
+
+def test_an_annotation_that_means_nothing_leaves_the_stage_untyped() -> None:
+    def doubled(number: int) -> int:
+        return 2 * number
+
+    doubled.__annotations__ = {"number": "a whole number", "return": "np.float_"}
+    assert outputs(mf.Plan("p", mf.source(Count(3)).then(doubled))) == [2, 4, 6]

@@ -209,6 +209,16 @@ def test_environments_that_differ_only_in_merged_keys_are_compared(tmp_path: Pat
     assert [group.name for group in task.groups] == ["num_agents=2", "num_agents=5"]
 
 
+def test_runs_may_be_grouped_by_what_never_tells_them_apart_otherwise(tmp_path: Path) -> None:
+    write_seeds(tmp_path / "slow", [[1.0], [2.0]], **with_rate(1e-4))
+    write_seeds(tmp_path / "fast", [[3.0], [4.0]], **with_rate(1e-3))
+    runs = read_runs([tmp_path])[0]
+    by_seed = tasks_of(runs, Grouping(("seed",)))
+    assert shape(by_seed) == {"cartpole_team": {"seed=0": [0, 0], "seed=1": [1, 1]}}
+    (task,) = tasks_of(runs, Grouping(("learning_rate", "seed")))
+    assert len(task.groups) == 4
+
+
 @pytest.mark.parametrize(
     ("grouping", "sentence"),
     [

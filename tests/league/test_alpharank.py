@@ -2,25 +2,11 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 from open_spiel.python.egt import alpharank as openspiel
 
-from marlflow.league.alpharank import alpharank, alpharank_of_one_population, fixation, marginals
+from marlflow.league.alpharank import alpharank, alpharank_of_one_population, marginals
 
 ROCK_PAPER_SCISSORS = np.array([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]])
-# Payoffs that differ as much as in Kuhn poker, whose returns are between -2 and 2.
-PAYOFFS = st.sampled_from([(2, 3, 3), (2, 2, 4), (3, 2, 3, 2)]).flatmap(
-    lambda shape: hnp.arrays(np.float64, shape, elements=st.integers(-20, 20).map(lambda number: number / 10))
-)
-
-
-@settings(max_examples=15)
-@given(PAYOFFS, st.sampled_from([0.01, 0.1]))
-def test_a_finite_intensity_gives_openspiels_distribution(payoffs: np.ndarray, alpha: float) -> None:
-    *_, expected, _, _ = openspiel.compute(list(payoffs), m=50, alpha=alpha)
-    np.testing.assert_allclose(alpharank(payoffs, alpha, population=50).ravel(), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -30,19 +16,6 @@ def test_infinite_intensity_is_the_limit_of_openspiels_noise(seed: int) -> None:
     payoffs = np.stack([game, -game])
     *_, expected, _, _ = openspiel.compute(list(payoffs), use_inf_alpha=True, inf_alpha_eps=1e-6)
     np.testing.assert_allclose(alpharank(payoffs).ravel(), expected, atol=1e-5)
-
-
-SYMMETRIC = st.integers(2, 6).flatmap(
-    lambda size: hnp.arrays(np.float64, (size, size), elements=st.integers(-20, 20).map(lambda number: number / 10))
-)
-
-
-@settings(max_examples=15)
-@given(SYMMETRIC, st.sampled_from([0.01, 0.1]))
-def test_one_population_has_openspiels_distribution(payoffs: np.ndarray, alpha: float) -> None:
-    # One table of payoffs is a symmetric game of one population there.
-    *_, expected, _, _ = openspiel.compute([payoffs], m=50, alpha=alpha)
-    np.testing.assert_allclose(alpharank_of_one_population(payoffs, alpha, population=50), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -120,23 +93,6 @@ def test_three_roles_find_the_profile_that_nobody_wants_to_leave() -> None:
     assert distribution[0, 0, 0] == pytest.approx(1.0, abs=1e-5)
     for marginal in marginals(distribution):
         assert marginal == pytest.approx([1.0, 0.0], abs=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("gain", "alpha", "chance"),
-    [
-        (1.0, None, 1.0),
-        (0.0, None, 0.5),
-        (-1.0, None, 0.0),
-        (0.0, 1.0, 1 / 4),
-        (1.0, 1.0, (1 - np.exp(-1)) / (1 - np.exp(-4))),
-        (-1.0, 1.0, (1 - np.exp(1)) / (1 - np.exp(4))),
-        (1e6, 1.0, 1.0),
-        (-1e6, 1.0, 0.0),
-    ],
-)
-def test_chances_to_take_over_a_population_of_four(gain: float, alpha: float | None, chance: float) -> None:
-    assert fixation(np.array([gain]), alpha, population=4) == pytest.approx([chance])
 
 
 def test_a_million_profiles_are_refused() -> None:

@@ -52,7 +52,7 @@ TEAMS, _ = sides_of({"red": [["r_0", "r_1"], ["r_2"]], "blue": [["b_0"]]}, ["r_0
 
 def test_the_score_of_a_side_is_the_mean_of_its_roles() -> None:
     returns = {"r_0": 1.0, "r_1": 3.0, "r_2": 10.0}
-    assert side_scores(TEAMS, returns) == [6.0, 0.0], "roles count equally; blue never appeared"
+    assert side_scores(TEAMS, returns) == (6.0, 0.0), "roles count equally; blue never appeared"
 
 
 @given(st.lists(st.sampled_from([-1.0, 0.0, 0.5, 0.5 + 1e-12, 2.0]), min_size=2, max_size=5), st.data())

@@ -8,8 +8,8 @@ from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.league.ratings import MU, SIGMA, Rating, Ratings
 
 
-def given(values: dict[str, tuple[float, float]], live: list[str] | None = None) -> Ratings:
-    ratings = Ratings(live or [])
+def given(values: dict[str, tuple[float, float]], live: list[str] | None = None, beta: float = MU / 6) -> Ratings:
+    ratings = Ratings(live or [], beta)
     ratings.load_state({member: [mu, sigma] for member, (mu, sigma) in values.items()})
     return ratings
 
@@ -17,7 +17,8 @@ def given(values: dict[str, tuple[float, float]], live: list[str] | None = None)
 def test_two_teams_are_rated_as_in_openskills_documentation() -> None:
     # The example of openskill.js's README, "rate([[a1, a2], [b1, b2]])".
     before = {"a1": (MU, SIGMA), "a2": (32.444, 5.123), "b1": (43.381, 2.421), "b2": (25.188, 6.211)}
-    ratings = given(before)
+    # It adds up the ratings of a team; half of the sum, with half of beta, leads to the same.
+    ratings = given(before, beta=MU / 12)
     ratings.add([["a1", "a2"], ["b1", "b2"]], scores=[1.0, 0.0])
     after = {
         "a1": (28.669648436582808, 8.071520788025197),
@@ -81,10 +82,27 @@ def test_sides_that_one_member_plays_count_as_one_with_their_mean_score(others: 
     assert several["a"].mu > MU > several["b"].mu
 
 
-def test_a_member_in_two_roles_of_its_side_is_rated() -> None:
+@pytest.mark.parametrize("sides", [[["a", "a"], ["b", "b"]], [["a", "a"], ["b"]], [["a"], ["b", "b", "b"]]])
+def test_a_member_in_several_roles_of_its_side_is_rated_as_in_one(sides: list[list[str]]) -> None:
+    several, one = Ratings(), Ratings()
+    for scores in ([1.0, 0.0], [1.0, 0.0], [0.0, 1.0]):
+        several.add(sides, scores)
+        one.add([["a"], ["b"]], scores)
+    assert several.state() == {member: pytest.approx(rating) for member, rating in one.state().items()}
+
+
+def test_two_members_that_win_half_of_their_games_against_one_are_rated_as_it_is() -> None:
     ratings = Ratings()
-    ratings.add([["a", "a"], ["b", "b"]], scores=[1.0, 0.0])
-    assert ratings["a"].mu > MU > ratings["b"].mu
+    for game in range(400):
+        ratings.add([["a", "b"], ["c"]], scores=[game % 2, 1 - game % 2])
+    assert [ratings[member].mu for member in "abc"] == pytest.approx([MU] * 3, abs=1.0)
+    assert ratings["a"].sigma == pytest.approx(ratings["b"].sigma)
+
+
+def test_of_two_members_of_a_side_the_one_in_more_roles_moves_more() -> None:
+    ratings = Ratings()
+    ratings.add([["a", "a", "b"], ["c"]], scores=[1.0, 0.0])
+    assert ratings["a"].mu - MU == pytest.approx(2 * (ratings["b"].mu - MU))
 
 
 def test_live_members_become_less_certain_before_each_game() -> None:

@@ -41,8 +41,8 @@ def expected_values(batch: Batch) -> dict[int, float]:
 def test_the_value_after_a_death_is_the_survivors_mean(lives: list[Life], seed: int) -> None:
     batch = batch_of(lives, np.random.default_rng(seed))
     _, before, _ = values_around(batch, Critic())
-    next_value = before.copy()
-    died = np.flatnonzero(bootstrap_by_survivors(batch, next_value))
+    next_value, is_dead = bootstrap_by_survivors(batch, before.copy())
+    died = np.flatnonzero(is_dead)
     expected = expected_values(batch)
     assert died.tolist() == sorted(expected)
     others = np.setdiff1d(np.arange(batch.rows), died)
@@ -84,4 +84,4 @@ def test_advantages_use_it_only_if_asked_and_count_the_rows(lives: list[Life], s
 
 def test_everybody_dies_in_one_step() -> None:
     batch = batch_of([Life(0, 0, agent, 0, 2, True, False, 0) for agent in range(3)], np.random.default_rng(0))
-    assert not bootstrap_by_survivors(batch, np.zeros(6, np.float32)).any()
+    assert not bootstrap_by_survivors(batch, np.zeros(6, np.float32))[1].any()

@@ -21,6 +21,15 @@ def test_surrogate_has_no_gradient_where_it_is_clipped() -> None:
     torch.testing.assert_close(logp.grad, torch.tensor([0.0, 1.5, -0.5, 0.0]))
 
 
+def test_a_ratio_beyond_float32_has_a_loss_and_no_gradient_where_it_is_clipped() -> None:
+    logp = torch.tensor([80.0, 89.0, 1e4]).requires_grad_()
+    loss = policy_gradient.clipped_surrogate_loss(logp, torch.zeros(3), torch.ones(3), 0.2)
+    loss.sum().backward()
+    torch.testing.assert_close(loss, torch.full((3,), -1.2))
+    assert logp.grad is not None
+    assert logp.grad.tolist() == [0.0, 0.0, 0.0]
+
+
 def test_value_losses_against_a_table() -> None:
     value, target = torch.tensor([1.0, 3.0, 0.0]), torch.tensor([2.0, 0.0, 0.0])
     torch.testing.assert_close(policy_gradient.value_loss(value, target), torch.tensor([0.5, 4.5, 0.0]))

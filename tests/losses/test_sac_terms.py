@@ -32,7 +32,7 @@ def test_sampled_terms_against_a_table() -> None:
     torch.testing.assert_close(target, torch.tensor([3.1, 3.8, 3.0]))
     loss = sac.soft_policy_loss(Q, LOGP, ALPHA)
     torch.testing.assert_close(loss, torch.tensor([-4.2, -5.6, -8.0]))
-    tempered = sac.temperature_loss(torch.tensor(-2.0), LOGP, -1.0)
+    tempered = sac.temperature_loss(torch.tensor(-2.0), LOGP - 1.0)
     torch.testing.assert_close(tempered, torch.tensor([-4.0, 2.0, -12.0]))
 
 
@@ -47,7 +47,7 @@ def test_sampled_terms_against_loops() -> None:
     losses = [0.3 * float(logp[r]) - worst[r] for r in rows]
     torch.testing.assert_close(sac.soft_policy_loss(q_t, logp, alpha), torch.tensor(losses))
     tempered = [-0.7 * (float(logp[r]) + 1.5) for r in rows]
-    torch.testing.assert_close(sac.temperature_loss(torch.tensor(0.7), logp, 1.5), torch.tensor(tempered))
+    torch.testing.assert_close(sac.temperature_loss(torch.tensor(0.7), logp + 1.5), torch.tensor(tempered))
 
 
 def test_expected_terms_against_a_table() -> None:
@@ -106,7 +106,7 @@ def test_a_row_without_a_legal_action_is_worth_nothing() -> None:
 def test_the_temperature_rises_while_the_entropy_is_too_low() -> None:
     for entropy, sign in ((0.5, -1.0), (2.0, 1.0)):
         log_temperature = torch.tensor(0.1, requires_grad=True)
-        sac.temperature_loss(log_temperature, torch.tensor([-entropy]), 1.0).mean().backward()
+        sac.temperature_loss(log_temperature, torch.tensor([1.0 - entropy])).mean().backward()
         assert log_temperature.grad is not None
         assert math.copysign(1.0, float(log_temperature.grad)) == sign
 

@@ -127,7 +127,7 @@ class BatchedParticles:
         return np.stack([action[:, 2] - action[:, 1], action[:, 4] - action[:, 3]], axis=1).astype(np.float64)
 
     def _move(self, forces: Array) -> None:
-        world, agents = self.world, self.num_agents
+        world = self.world
         if self._pairs:
             self._add_contacts(forces)
         for agent, entity in enumerate(world.agents):
@@ -141,7 +141,6 @@ class BatchedParticles:
                 speed = _lengths(velocity)
                 fast = np.flatnonzero(speed > entity.max_speed)
                 velocity[fast] = velocity[fast] / speed[fast, None] * entity.max_speed
-        assert agents == forces.shape[1], "only agents move"
 
     def _add_contacts(self, forces: Array) -> None:
         world, entities = self.world, self.world.entities
