@@ -198,7 +198,7 @@ def _capacities(stages: list[Flow[Any]], owner: dict[int, str]) -> Iterator[str]
         subject = f"{stage.kind.value} {stage.name!r} of {_where(stage, owner)}"
         if stage.capacity is None:
             yield f"{subject} has no capacity: say how many items it may hold"
-        elif not isinstance(stage.capacity, int):
+        elif stage.capacity % 1:
             yield f"{subject} has a capacity of {stage.capacity}, which is no whole number"
         elif stage.capacity < 1:
             yield f"{subject} has a capacity of {stage.capacity}: it would block for every input; give at least 1"

@@ -89,7 +89,7 @@ class InTurn:
         sentences = []
         for name, share in self.shares:
             unit = share.per if isinstance(share, AgentSteps) else share
-            if not isinstance(unit, int):
+            if unit % 1:
                 sentences.append(f"InTurn gives {name!r} a share of {unit}, which is no whole number")
             elif unit < 1:
                 sentences.append(f"InTurn gives {name!r} a share of {unit}: it would block for ever; give at least 1")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from marlflow.base.arrays import Array
-from marlflow.policy.tensors import as_float32, as_tensor
+from marlflow.policy.tensors import as_float32, as_tensor, usable_device
 
 Precision: TypeAlias = Literal["float32", "bfloat16"]
 
@@ -47,7 +47,7 @@ class Compute:
         """Move `module` to the device; in bfloat16, also cast its outputs to float32."""
         if self.precision != "float32":
             module.register_forward_hook(_outputs_as_float32)
-        return module.to(torch.device(self.device))
+        return module.to(usable_device(self.device))
 
 
 ON_CPU = Compute()

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from marlflow.base.arrays import Array
 from marlflow.base.random import RowRandom
-from marlflow.policy.tensors import as_array, as_tensor, read_flat, write_flat
+from marlflow.policy.tensors import as_array, as_tensor, read_flat, usable_device, write_flat
 
 EvaluationMode: TypeAlias = Literal["greedy", "sampled"]
 
@@ -171,7 +171,7 @@ class NetworkActor(nn.Module):
         """Set scheduled values; ones per row hold for the next `choose`."""
 
     def move_to(self, device: str) -> None:
-        self.to(device)
+        self.to(usable_device(device))
         self.device = None if device == "cpu" else device
 
     def flat(self) -> Array:

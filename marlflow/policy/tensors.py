@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,10 +13,20 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from marlflow.base.arrays import Array
-from marlflow.base.errors import WeightsMismatch
+from marlflow.base.errors import ConfigInvalid, WeightsMismatch
 
 # More than any machine has; used for sizes that overflow.
 UNCOUNTABLE = 2**62
+
+
+def usable_device(device: str) -> torch.device:
+    """Return a device; raises ConfigInvalid, with the machine, if it is a GPU and torch sees none here."""
+    found = torch.device(device)
+    if found.type == "cuda" and not torch.cuda.is_available():
+        process = f"a process on {socket.gethostname()} is to compute on {device}"
+        remedy = "install a torch with CUDA, or set device=cpu"
+        raise ConfigInvalid([f"{process}, and torch {torch.__version__} sees no GPU there; {remedy}"])
+    return found
 
 
 def as_tensor(array: Array, device: str | None = None) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from gymnasium import spaces as gym_spaces
 import marlflow as mf
 from marlflow.base.spaces import Spaces
 from marlflow.policy.actor import MovableActor, WeightedActor
+from marlflow.policy.tensors import usable_device
 
 OBSERVED = gym_spaces.Box(-1.0, 1.0, (3,))
 DISCRETE, BOX = Spaces(OBSERVED, gym_spaces.Discrete(4)), Spaces(OBSERVED, gym_spaces.Box(-1.0, 1.0, (2,)))
@@ -38,3 +41,10 @@ def test_a_moved_actor_chooses_the_same(algorithm: mf.Algorithm, spaces: Spaces,
         moved = there.act(obs, None, None, mode, random[1])
         np.testing.assert_allclose(moved.action, own.action, rtol=1e-4, atol=1e-4)
         np.testing.assert_allclose(moved.behavior_logp, own.behavior_logp, rtol=1e-4, atol=1e-4)
+
+
+def test_a_gpu_that_torch_does_not_see_is_one_error_with_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(mf.ConfigInvalid, match=f"on {socket.gethostname()} is to compute on cuda:1, and torch"):
+        usable_device("cuda:1")
+    assert usable_device("cpu") == torch.device("cpu")
