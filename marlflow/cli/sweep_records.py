@@ -117,7 +117,7 @@ def write_csv(records: Sequence[JobRecord], folder: Path) -> None:
     rows = [_row(record, folder) for record in records]
     path = folder / FILE
     taken = {row[_FOLDER] for row in rows}
-    earlier = [row for row in _read(path) if row[_FOLDER] not in taken]
+    earlier = [row for row in _read(path)[1] if row[_FOLDER] not in taken]
     names = list(dict.fromkeys(name for row in [*earlier, *rows] for name in row))
     middle = [name for name in names if name not in (*_FIRST, *_LAST)]
     with replacing(path) as aside, aside.open("w", encoding="utf-8", newline="") as file:
@@ -130,11 +130,14 @@ def check_csv(folder: Path) -> None:
     """Raise ConfigInvalid if a sweep's folder has a `sweep.csv` that cannot be read, or that no sweep has written."""
     path = folder / FILE
     try:
-        rows = _read(path)
+        names, rows = _read(path)
     except (OSError, ValueError, csv.Error) as error:
         raise ConfigInvalid([f"{path} cannot be read: {error}; {_REMEDY}"]) from error
-    if any(_FOLDER not in row for row in rows):
+    if names and _FOLDER not in names:
         raise ConfigInvalid([f"{path} is not of a sweep: it has no column {_FOLDER!r}; {_REMEDY}"])
+    # The reader puts cells beyond the last column under None, and None into missing ones.
+    if any(None in row or None in row.values() for row in rows):
+        raise ConfigInvalid([f"{path} is damaged: a row has more or fewer cells than the table has columns; {_REMEDY}"])
 
 
 def _row(record: JobRecord, folder: Path) -> dict[str, str]:
@@ -155,8 +158,10 @@ def _row(record: JobRecord, folder: Path) -> dict[str, str]:
     }
 
 
-def _read(path: Path) -> list[dict[str, str]]:
+def _read(path: Path) -> tuple[Sequence[str], list[dict[str, str]]]:
+    """Return the names of the columns, and the rows; neither if there is no such file."""
     if not path.exists():
-        return []
+        return (), []
     with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+        reader = csv.DictReader(file)
+        return reader.fieldnames or (), list(reader)

@@ -24,7 +24,7 @@ from marlflow.cli.arguments import Words
 from marlflow.cli.job import inline_by_default, prepared
 from marlflow.cli.options import Arguments, Command, Option
 from marlflow.cli.sweep import Sweep, exit_code, objective_problems, records_in
-from marlflow.cli.sweep_records import JobRecord, best_of, read_records
+from marlflow.cli.sweep_records import JobRecord, best_of, check_csv, read_records
 from marlflow.cli.tune_population import TrialPopulation, fixed_problems, sweeps_of
 from marlflow.cli.tune_trial import PAUSED, TuneTrial
 from marlflow.config.checked import CheckedExperiment
@@ -58,6 +58,7 @@ def run_tune(arguments: Arguments) -> int:
     template = new_folder_of(ready.config, several=True)
     folder = sweep_folder(ready.config, template)
     sweep = Sweep(words, parsed.config_dirs, ready.config, ready.fixed, folder, arguments["direction"])
+    check_csv(folder)
     return _run(sweep, jobs, schedule, population, arguments)
 
 

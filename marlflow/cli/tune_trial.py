@@ -105,9 +105,9 @@ class TuneTrial:
             record.end(self._train(number, folder, reported))
             if record.ended_by.startswith("callbacks.tune:"):
                 is_paused = record.ended_by == f"callbacks.tune: {PAUSED}"
-                if self.ended_by is not None:
-                    write_state(folder, "interrupted", self.ended_by)
-                record.ended_by = self.ended_by or (PAUSED if is_paused else record.ended_by)
+                if (signaled := self.ended_by) is not None:
+                    write_state(folder, "interrupted", signaled)
+                record.ended_by = signaled or (PAUSED if is_paused else record.ended_by)
         except MarlflowError as error:
             record.fail(failure(error).removeprefix("error: "), isinstance(error, InvalidInput))
         except Exception:  # noqa: BLE001  the command shows it

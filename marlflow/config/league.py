@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 
 from marlflow.base.errors import MatchmakerFailed, Problems
 from marlflow.base.sentences import enumerated, meant
+from marlflow.base.serialization import to_bytes
 from marlflow.batches.items import Weights
 from marlflow.config.checked import CheckedExperiment
 from marlflow.config.comments import files
@@ -41,6 +42,7 @@ from marlflow.matchmaking.matchmakers import (
     change_of,
     deal_one,
     matches_of,
+    matchmaker_name,
 )
 from marlflow.sampling.mapping import group
 from marlflow.sampling.population import FrozenStore, Population
@@ -327,9 +329,11 @@ def _trial_problems(
             deal_one(matchmaker, seats, EpisodeId(TRIAL, episode), seed)
         matches_of(matchmaker)
         matchmaker.solution()
-        matchmaker.state()
+        to_bytes(matchmaker.state())
     except MatchmakerFailed as error:
         return [failure_problem("league", error)]
+    except TypeError as error:
+        return [f"league: the state of matchmaker {matchmaker_name(matchmaker)} cannot be saved: {error}"]
     return []
 
 

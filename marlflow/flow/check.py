@@ -196,12 +196,13 @@ def _capacities(stages: list[Flow[Any]], owner: dict[int, str]) -> Iterator[str]
         if stage.kind not in (Kind.FORK, Kind.QUEUE):
             continue
         subject = f"{stage.kind.value} {stage.name!r} of {_where(stage, owner)}"
-        if stage.capacity is None:
+        capacity: Any = stage.capacity
+        if capacity is None:
             yield f"{subject} has no capacity: say how many items it may hold"
-        elif stage.capacity % 1:
-            yield f"{subject} has a capacity of {stage.capacity}, which is no whole number"
-        elif stage.capacity < 1:
-            yield f"{subject} has a capacity of {stage.capacity}: it would block for every input; give at least 1"
+        elif not isinstance(capacity, int):
+            yield f"{subject} has a capacity of {capacity!r}, which is no whole number"
+        elif capacity < 1:
+            yield f"{subject} has a capacity of {capacity}: it would block for every input; give at least 1"
         if stage.full not in ("wait", "drop_oldest"):
             yield f"{subject} is to {stage.full!r} when full; choose 'wait' or 'drop_oldest'"
 

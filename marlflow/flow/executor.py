@@ -123,10 +123,14 @@ class Executor:
             cell.clock.since_s = now_s
         self._has_begun = True
         try:
-            await self._loop()
+            await self._loop_and_settle()
         except asyncio.CancelledError:
             self._firing.cancel()
             raise
+
+    async def _loop_and_settle(self) -> None:
+        try:
+            await self._loop()
         except Exception:
             await self._firing.settle(SETTLE_S)
             raise

@@ -88,13 +88,15 @@ class InTurn:
         """Return why this ratio could never be kept."""
         sentences = []
         for name, share in self.shares:
-            unit = share.per if isinstance(share, AgentSteps) else share
-            if unit % 1:
-                sentences.append(f"InTurn gives {name!r} a share of {unit}, which is no whole number")
+            # Any: the user may have written something else.
+            unit: Any = share.per if isinstance(share, AgentSteps) else share
+            starts: Any = share.starts if isinstance(share, AgentSteps) else 0
+            if not isinstance(unit, int) or not isinstance(starts, int):
+                sentences.append(f"{type(self).__name__} gives {name!r} a share of {share}, which is no whole number")
             elif unit < 1:
                 sentences.append(f"InTurn gives {name!r} a share of {unit}: it would block for ever; give at least 1")
-            if isinstance(share, AgentSteps) and share.starts < 0:
-                sentences.append(f"InTurn starts {name!r} after {share.starts} agent steps; give 0 or more")
+            elif starts < 0:
+                sentences.append(f"InTurn starts {name!r} after {starts} agent steps; give 0 or more")
         if len(self.shares) < 2:
             sentences.append("InTurn needs two sides or more")
         if sum(isinstance(share, AgentSteps) for _, share in self.shares) > 1:

@@ -14,17 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from marlflow.base.errors import MatchmakerFailed
 from marlflow.base.random import key
 from marlflow.base.serialization import Tree
 from marlflow.league.league import MatchRules, SnapshotRules, Teammates
 from marlflow.league.matches import Matches
 from marlflow.league.members import Members, Snapshot
+from marlflow.league.mode_answers import matches_wanted_of, solution_of
 from marlflow.league.modes import LeagueMode, LeagueView, pick
 from marlflow.league.pairing import next_matches
 from marlflow.league.payoffs import GameOutcome, Payoffs, Profile, game_of
 from marlflow.league.ratings import Ratings
-from marlflow.matchmaking.matchmakers import EpisodeId, Matchmaker, called, matchmaker_name
+from marlflow.matchmaking.matchmakers import EpisodeId, Matchmaker, called, loaded
 from marlflow.sampling.population import PopulationChange, Reset
 from marlflow.sampling.protocol import EvaluationRequest
 from marlflow.sampling.receipts import EpisodeResult, Evaluated
@@ -229,7 +229,7 @@ class LeagueMatchmaker(Matchmaker):
         probabilities.
         """
         members = self.members
-        if (solution := self._solution()) is not None:
+        if (solution := solution_of(self._mode, members)) is not None:
             return solution
         roles = range(len(members.sides.roles))
         chosen = [members.live_in(role) or [*members.past_in(role), *members.fixed_in(role)] for role in roles]
@@ -238,24 +238,8 @@ class LeagueMatchmaker(Matchmaker):
     @property
     def meta_strategies(self) -> Mapping[str, Mapping[str, float]]:
         """The solution of the mode by role, if it has one."""
-        solution = self._solution() or ()
+        solution = solution_of(self._mode, self.members) or ()
         return {role.name: mixture for role, mixture in zip(self.members.sides.roles, solution, strict=False)}
-
-    def _solution(self) -> Sequence[Mapping[str, float]] | None:
-        with called(self._mode, "solution") as where:
-            solution = self._mode.solution(self.members)
-            if solution is not None and (problem := self._solution_problem(solution)):
-                raise MatchmakerFailed(where, problem)
-        return solution
-
-    def _solution_problem(self, solution: Sequence[Mapping[str, float]]) -> str:
-        roles = [role.name for role in self.members.sides.roles]
-        if len(solution) != len(roles) or not all(isinstance(mixture, Mapping) for mixture in solution):
-            return f"it returned {solution!r}, not a list of one mapping {{member: probability}} for each role: {roles}"
-        for role, mixture in enumerate(solution):
-            if unknown := [name for name in mixture if not self.members.plays(name, role)]:
-                return f"it gave a probability to {unknown[0]!r}, which is no member that plays role {roles[role]!r}"
-        return ""
 
     def matches_due(self) -> EvaluationRequest | None:
         """Return the matches to play now, between two rounds; None if there are none.
@@ -265,23 +249,14 @@ class LeagueMatchmaker(Matchmaker):
         if (games := self.matches.due()) is not None:
             return games
         if self._mode.has_meta_game:
-            wanted = self._matches_of_mode()
+            wanted = matches_wanted_of(self._mode, self.members, self.matches)
             if not wanted:
-                self._mode.solve(self.members, self.matches.payoffs)
+                with called(self._mode, "solve"):
+                    self._mode.solve(self.members, self.matches.payoffs)
         else:
             wanted = self._matches_by_rule()
         self.matches.request(wanted)
         return self.matches.due()
-
-    def _matches_of_mode(self) -> Mapping[Profile, int]:
-        wanted = self._mode.matches_wanted(self.members, self.matches)
-        roles = len(self.members.sides.roles)
-        for profile in wanted:
-            if len(profile) != roles or not all(map(self.members.plays, profile, range(roles))):
-                named = [role.name for role in self.members.sides.roles]
-                text = f"it asked for games of {profile!r}, which is not one member for each role: {named}"
-                raise MatchmakerFailed(f"matchmaker {matchmaker_name(self)}, matches_wanted", text)
-        return wanted
 
     def _matches_by_rule(self) -> dict[Profile, int]:
         rules = self._match_rules
@@ -333,9 +308,9 @@ class LeagueMatchmaker(Matchmaker):
         )
 
     def state_shape(self) -> Tree:
-        # A mode may keep anything, and not every state has all keys.
         kept = self.state()
-        return {key: kept[key] for key in kept.keys() - {"due_at", "shares"}} | {"mode": None}
+        # Not every state has all keys.
+        return {key: kept[key] for key in kept.keys() - {"due_at", "shares"}} | {"mode": self._mode.state_shape()}
 
     @property
     def func(self) -> LeagueMode:
@@ -355,7 +330,7 @@ class LeagueMatchmaker(Matchmaker):
         # Sooner, if the interval is shorter than when the state was saved.
         self._next_matches_at = min(tree["next_matches_at"], self._env_steps + (self._match_rules.interval() or 0))
         if tree["mode"] is not None:
-            with called(self._mode, "load_state"):
+            with loaded(self._mode):
                 self._mode.load_state(tree["mode"])
         # Only seats that exist now: a resumed run may have other shares, and so other seats. Turns are in proportion to
         # shares from then on, and do not make up for others before.

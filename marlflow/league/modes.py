@@ -130,6 +130,10 @@ class LeagueMode:
         """Return everything that later games depend on."""
         return None
 
+    def state_shape(self) -> Tree:
+        """Return what a state has to look like, see `differences_of_shape`; None: anything that `load_state` takes."""
+        return None
+
     def load_state(self, tree: Tree) -> None:
         """Restore what `state` returned; called if it was not None."""
 

@@ -189,6 +189,9 @@ class PSRO(LeagueMode):
             "windows": {policy: asdict(windows) for policy, windows in self._windows.items()},
         }
 
+    def state_shape(self) -> Tree:
+        return self.state()
+
     def load_state(self, tree: Any) -> None:
         self.iteration = tree["iteration"]
         self.meta = [dict(mixture) for mixture in tree["meta"]]

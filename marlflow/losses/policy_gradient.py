@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# float32 overflows at 88.7, and the gradient would be NaN.
+# float32 overflows at 88.7, and the gradient would be NaN where an advantage is positive, and the loss clipped.
 _HIGHEST_LOG_RATIO = 80.0
 
 
@@ -33,7 +33,8 @@ def clipped_surrogate_loss(logp_t: Tensor, behavior_logp_t: Tensor, advantage_t:
         advantage_t: advantages, [N].
         clip_range: largest distance of the probability ratio from 1.
     """
-    ratio = torch.exp((logp_t - behavior_logp_t).clamp(max=_HIGHEST_LOG_RATIO))
+    log_ratio = logp_t - behavior_logp_t
+    ratio = torch.exp(torch.where(advantage_t < 0.0, log_ratio, log_ratio.clamp(max=_HIGHEST_LOG_RATIO)))
     return -torch.minimum(ratio * advantage_t, ratio.clamp(1.0 - clip_range, 1.0 + clip_range) * advantage_t)
 
 

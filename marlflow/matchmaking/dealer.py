@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
@@ -23,6 +22,7 @@ from marlflow.matchmaking.matchmakers import (
     called,
     change_of,
     deal_one,
+    loaded,
     matchmaker_of,
     resets_of,
 )
@@ -245,9 +245,7 @@ class Dealer:
         self.results.load_state(tree["results"])
         self.deal_s, self.score_s = tree["deal_s"], tree["score_s"]
         if tree["matchmaker"] is not None:
-            # What has no shape is a user's: its errors are not the checkpoint's.
-            is_checked = self.matchmaker.state_shape() is not None
-            with nullcontext() if is_checked else called(self.matchmaker, "load_state"):
+            with loaded(self.matchmaker):
                 self.matchmaker.load_state(tree["matchmaker"])
 
     def _to_matchup(self, names: Sequence[str]) -> dict[str, str]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -34,7 +34,15 @@ def matchmaker_name(matchmaker: object) -> str:
     return str(getattr(named, "__qualname__", type(named).__name__))
 
 
-_OWN = ("marlflow.matchmaking.", "marlflow.league.payoffs")
+class HasShape(Protocol):
+    """A part of a run that says what its saved state has to look like."""
+
+    def state_shape(self) -> Tree:
+        """Return the shape; None: anything."""
+        ...
+
+
+_OWN = ("marlflow.matchmaking.", "marlflow.league.payoffs", "marlflow.league.dealing", "marlflow.league.mode_answers")
 
 
 @contextmanager
@@ -48,6 +56,14 @@ def called(matchmaker: object, what: str, kind: str = "matchmaker") -> Iterator[
         raise
     except Exception as error:
         raise MatchmakerFailed(where, f"it raised {type(error).__name__}: {error}", _user_traceback(error)) from error
+
+
+def loaded(part: HasShape) -> AbstractContextManager[object]:
+    """Return the context of a call of `load_state`.
+
+    A state without a shape is a user's own, and so are errors about it; others are the checkpoint's.
+    """
+    return called(part, "load_state") if part.state_shape() is None else nullcontext()
 
 
 def _user_traceback(error: Exception) -> str:

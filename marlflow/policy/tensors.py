@@ -24,7 +24,7 @@ def usable_device(device: str) -> torch.device:
     found = torch.device(device)
     if found.type == "cuda" and not torch.cuda.is_available():
         process = f"a process on {socket.gethostname()} is to compute on {device}"
-        remedy = "install a torch with CUDA, or set device=cpu"
+        remedy = "install a torch with CUDA, or set its device=cpu"
         raise ConfigInvalid([f"{process}, and torch {torch.__version__} sees no GPU there; {remedy}"])
     return found
 

@@ -71,11 +71,12 @@ def seen(actions: Actions, policy: str, seat: int) -> Actions:
     return {**actions, (policy, seat): [0.0] * CHOICES} if policy == "scout" else actions
 
 
-def naive_critics(learner: Any, columns: dict[str, Array], policy: str, noise: Array) -> float:
-    module, target_module, total = learner.module, learner.parameters.target_module, 0.0
+def naive_critics(learner: Any, columns: dict[str, Array], policy: str, noise: Array) -> tuple[float, float]:
+    """The loss, and the mean value of the actions taken."""
+    module, target_module, total, q_mean = learner.module, learner.parameters.target_module, 0.0, 0.0
     for row in range(ROWS):
         stored: Actions = {(q, s): taken(columns, q, row, s) for q in SEATS for s in range(SEATS[q])}
-        following, errors = sampled(module, columns, row, noise, "next_"), []
+        following, errors, worth = sampled(module, columns, row, noise, "next_"), [], []
         for seat in trained_seats(columns, policy, row):
             target = float(columns[f"{policy}:reward"][row, seat])
             if not columns[f"{policy}:terminated"][row, seat]:
@@ -90,9 +91,12 @@ def naive_critics(learner: Any, columns: dict[str, Array], policy: str, noise: A
                 target += DISCOUNT * soft
             here = critic_row(columns, row, policy, seat, seen(stored, policy, seat))
             chosen = int(columns["scout:action"][row, seat]) if policy == "scout" else 0
-            errors.append(sum(0.5 * (values(module, policy, k, here)[chosen] - target) ** 2 for k in (0, 1)))
+            of_taken = [values(module, policy, k, here)[chosen] for k in (0, 1)]
+            errors.append(sum(0.5 * (q - target) ** 2 for q in of_taken))
+            worth.append(sum(of_taken) / 2)
         total += columns["weight"][row] * mean(errors) / ROWS
-    return total
+        q_mean += mean(worth) / ROWS
+    return total, q_mean
 
 
 def naive_actor(
@@ -138,8 +142,10 @@ def test_losses_are_those_of_plain_loops(others: Any) -> None:
     terms, _ = terms_and_gradients(learner, minibatch_of(columns, noise))
     for policy in SEATS:
         loss, entropy, short = naive_actor(learner, columns, policy, others, noise)
+        critics, q_mean = naive_critics(learner, columns, policy, noise)
         expected = {
-            "critics": naive_critics(learner, columns, policy, noise),
+            "critics": critics,
+            "q_mean": q_mean,
             "actor": loss,
             "entropy": entropy,
             "temperature": ALPHA,

@@ -150,6 +150,9 @@ def test_its_loss_and_gradient_equal_plain_loops(masked: bool) -> None:
         return float(sum(each) / drawn.count)
 
     assert terms["td"] == pytest.approx(loss(), rel=1e-5)
+    # Sequences weigh equally; values of the actions taken are the targets without the errors.
+    by_sequence = [np.subtract(want, error).mean() for want, error in zip(targets, errors(), strict=True)]
+    assert terms["q_mean"] == pytest.approx(np.mean(by_sequence), rel=1e-4)
     sizes = [[abs(e) for e in row] for row in errors()]
     want = [0.7 * max(row) + 0.3 * sum(row) / len(row) for row in sizes]
     np.testing.assert_allclose(priorities.numpy(), want, rtol=1e-4)

@@ -91,6 +91,9 @@ def test_the_table_keeps_small_objectives_apart_and_the_file_says_which_they_are
     [
         (b"\xff\xfe\x00bad", "several/sweep.csv cannot be read: 'utf-8' codec can't decode byte 0xff"),
         (b"foreign,thing\n1,2\n", "several/sweep.csv is not of a sweep: it has no column 'folder'; move it away, or"),
+        (b"my own notes\n", "several/sweep.csv is not of a sweep: it has no column 'folder'"),
+        (b"job,folder\n1,x,extra\n", "several/sweep.csv is damaged: a row has more or fewer cells"),
+        (b"job,folder,seed\n1,x\n", "several/sweep.csv is damaged: a row has more or fewer cells"),
         (None, "several/sweep.csv cannot be read: [Errno 21] Is a directory"),
     ],
 )

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from marlflow.base.errors import CheckpointUnusable
-from marlflow.base.serialization import from_bytes, to_bytes
+from marlflow.base.serialization import from_bytes
 from marlflow.checks.validation import ready
 from marlflow.config.checked import CheckedExperiment
 from marlflow.config.experiment import CheckpointConfig, Record
@@ -20,7 +20,7 @@ from marlflow.driver.checkpointing import check_identity
 from marlflow.driver.train import resume, train
 from marlflow.runs.checkpoint_format import notes_of
 from marlflow.runs.saved_runs import newest
-from tests.runtime.kept_folders import rewrite
+from tests.runtime.kept_folders import rewrite, write_tree
 from tests.runtime.small_runs import small_run
 
 SHAPES: list[Any] = [None, True, -1, 0.5, "", "none", [], [1], {}, {"a": 1}, float("inf")]
@@ -95,15 +95,6 @@ def test_notes_of_another_shape_name_each_value_and_what_to_do(run: Path, tmp_pa
         "no 'recorded'",
     ]
     assert caught.value.problems[-1].endswith("remove it, and the one before it is used")
-
-
-def write_tree(path: Path, name: str, tree: Any) -> None:
-    """Another tree in a checkpoint's file, every hash made to fit."""
-    data = to_bytes(tree)
-    files = json.loads((path / "checkpoint.json").read_text())["files"]
-    files[name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    (path / f"{name}.safetensors").write_bytes(data)
-    rewrite(path, files=files)
 
 
 def test_a_checkpoint_of_a_version_with_other_services_is_refused_before_anything_is_loaded(

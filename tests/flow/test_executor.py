@@ -344,9 +344,34 @@ def test_a_run_that_is_cancelled_cancels_its_calls() -> None:
             await asyncio.wait_for(executor.run(), 0.1)
         await asyncio.sleep(0)
         assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert landed == []
 
     asyncio.run(cancelled())
-    assert landed == []
+
+
+def test_a_run_that_is_cancelled_while_it_waits_after_a_failure_cancels_its_calls() -> None:
+    has_begun: list[int] = []
+
+    async def slowly(number: int) -> int:
+        has_begun.append(number)
+        await asyncio.sleep(60)
+        return number
+
+    async def fails(number: int) -> int:
+        while not has_begun:
+            await asyncio.sleep(0)
+        raise ValueError(number)
+
+    async def cancelled() -> None:
+        slow, failing = mf.source(Count(3)).fork(2, capacity=1)
+        flow = mf.merge(slow=slow.then(slowly), failing=failing.then(fails), pace=mf.Freely())
+        executor = Executor(mf.Plan("p", flow))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(executor.run(), 0.2)
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(cancelled())
 
 
 def test_an_annotation_that_means_nothing_leaves_the_stage_untyped() -> None:

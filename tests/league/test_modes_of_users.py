@@ -11,10 +11,13 @@ import numpy as np
 import pytest
 
 import marlflow as mf
+from marlflow.base.serialization import from_bytes
 from marlflow.league.matches import Matches
 from marlflow.league.members import Members
 from marlflow.league.payoffs import Payoffs
+from marlflow.runs.saved_runs import newest
 from tests.league.runs import MAIN, OFTEN, league_run
+from tests.runtime.kept_folders import write_tree
 
 HALF, WHOLE = 432, 864
 
@@ -50,15 +53,23 @@ class Solved(Neighbor):
 
 
 class Meta(Neighbor):
-    wanted: Mapping[Any, int] = {}
+    wanted: Any = None
 
-    def matches_wanted(self, members: Members, matches: Matches) -> Mapping[Any, int]:
+    def matches_wanted(self, members: Members, matches: Matches) -> Any:
         return self.wanted
 
 
-class FailsToSolve(Meta):
+class FailsToSolve(Neighbor):
+    def matches_wanted(self, members: Members, matches: Matches) -> Any:
+        return {}
+
     def solve(self, members: Members, payoffs: Payoffs) -> None:
         raise ZeroDivisionError("no games")
+
+
+class Unsaveable(Neighbor):
+    def state(self) -> Any:
+        return {"met": {"main"}}
 
 
 class FailsToSave(Neighbor):
@@ -122,7 +133,7 @@ def solved(answer: Any) -> Solved:
     return mode
 
 
-def wanting(wanted: Mapping[Any, int]) -> Meta:
+def wanting(wanted: Any) -> Meta:
     mode = Meta()
     mode.wanted = wanted
     return mode
@@ -137,9 +148,16 @@ def wanting(wanted: Mapping[Any, int]) -> Meta:
             r"not a list of one mapping \{member: probability\} for each role: \['player_0'",
         ),
         (solved([{"main": 1.0}, {"mian": 1.0}]), "to 'mian', which is no member that plays role 'player_1'"),
+        (solved(5), "it returned 5, not a list of one mapping"),
+        (solved([{"main": 1.0}, {"main": -1.0}]), "it gave 'main' the probability -1.0"),
+        (solved([{"main": 1.0}, {"main": "x"}]), "it gave 'main' the probability 'x'"),
+        (wanting([("main", "main")]), r"it returned \[\('main', 'main'\)\], not a mapping \{profile: games\}"),
+        (wanting({("main", "main"): 1.5}), r"it asked for 1.5 games of \('main', 'main'\)"),
+        (wanting({3: 1}), "it asked for games of 3, which is not one member for each role"),
         (wanting({("main", "mian"): 2}), r"matchmaker Meta, matches_wanted: it asked for games of \('main', 'mian'\)"),
         (wanting({("main",): 2}), r"which is not one member for each role: \['player_0', 'player_1'\]"),
-        (FailsToSolve(), r"matchmaker FailsToSolve, matches_due: it raised ZeroDivisionError: no games"),
+        (FailsToSolve(), r"matchmaker FailsToSolve, solve: it raised ZeroDivisionError: no games"),
+        (Unsaveable(), r"the state of matchmaker Unsaveable cannot be saved: at '/mode/met': expected"),
         (FailsToSave(), r"matchmaker FailsToSave, state: it raised RuntimeError: nothing to save"),
     ],
 )
@@ -170,3 +188,14 @@ def test_a_resumed_run_may_have_other_shares(
 
     mf.train(experiment(before, HALF), tmp_path)
     assert mf.resume(experiment(after, WHOLE), tmp_path).metrics["env_steps"] >= WHOLE
+
+
+def test_a_malformed_state_of_psro_is_the_checkpoints(tmp_path: Path) -> None:
+    experiment = league_run(mf.League(mf.PSRO(games=2), snapshots=OFTEN), HALF)
+    mf.train(experiment, tmp_path)
+    path = newest(tmp_path).path
+    tree = from_bytes((path / "driver.safetensors").read_bytes())
+    tree["dealer"]["matchmaker"]["mode"] = {"x": 1}
+    write_tree(path, "driver", tree)
+    with pytest.raises(mf.CheckpointUnusable, match="dealer/matchmaker/mode/iteration is missing"):
+        mf.resume(replace(experiment, stop=mf.Stop(env_steps=WHOLE)), tmp_path)

@@ -22,12 +22,15 @@ def test_surrogate_has_no_gradient_where_it_is_clipped() -> None:
 
 
 def test_a_ratio_beyond_float32_has_a_loss_and_no_gradient_where_it_is_clipped() -> None:
-    logp = torch.tensor([80.0, 89.0, 1e4]).requires_grad_()
-    loss = policy_gradient.clipped_surrogate_loss(logp, torch.zeros(3), torch.ones(3), 0.2)
+    logp = torch.tensor([80.0, 89.0, 1e4, 81.0]).requires_grad_()
+    advantage = torch.tensor([1.0, 1.0, 1.0, -1.0])
+    loss = policy_gradient.clipped_surrogate_loss(logp, torch.zeros(4), advantage, 0.2)
     loss.sum().backward()
-    torch.testing.assert_close(loss, torch.full((3,), -1.2))
+    torch.testing.assert_close(loss[:3], torch.full((3,), -1.2))
     assert logp.grad is not None
-    assert logp.grad.tolist() == [0.0, 0.0, 0.0]
+    assert logp.grad[:3].tolist() == [0.0, 0.0, 0.0]
+    # A negative advantage is not clipped from above.
+    assert logp.grad[3] == loss[3] == torch.tensor(81.0).exp()
 
 
 def test_value_losses_against_a_table() -> None:

@@ -11,6 +11,7 @@ from gymnasium import spaces as gym_spaces
 
 import marlflow as mf
 from marlflow.base.spaces import Spaces
+from marlflow.learner.compute import Compute
 from marlflow.policy.actor import MovableActor, WeightedActor
 from marlflow.policy.tensors import usable_device
 
@@ -48,3 +49,9 @@ def test_a_gpu_that_torch_does_not_see_is_one_error_with_the_machine(monkeypatch
     with pytest.raises(mf.ConfigInvalid, match=f"on {socket.gethostname()} is to compute on cuda:1, and torch"):
         usable_device("cuda:1")
     assert usable_device("cpu") == torch.device("cpu")
+    with pytest.raises(mf.ConfigInvalid, match="to compute on cuda, and torch"):
+        Compute("cuda").prepared(torch.nn.Linear(1, 1))
+    actor = mf.PPO().actor(DISCRETE, mf.MLP((4,)), seed=0)
+    assert isinstance(actor, MovableActor)
+    with pytest.raises(mf.ConfigInvalid, match="to compute on cuda, and torch"):
+        actor.move_to("cuda")

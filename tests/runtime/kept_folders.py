@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from marlflow.base.serialization import to_bytes
 from marlflow.runs.checkpoints import Checkpoint, CheckpointStore
 
 FILES = {"learner.a/b": b"weights" * 20, "workers": b"w" * 300, "rows.a/b.0-10": bytes(range(256)), "empty": b""}
@@ -49,3 +50,12 @@ def rewrite(path: Path, **changed: Any) -> None:
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
     content["sha256"] = hashlib.sha256(canonical.encode()).hexdigest()
     (path / "checkpoint.json").write_text(json.dumps(content))
+
+
+def write_tree(path: Path, name: str, tree: Any) -> None:
+    """Another tree in a checkpoint's file, every hash made to fit."""
+    data = to_bytes(tree)
+    files = json.loads((path / "checkpoint.json").read_text())["files"]
+    files[name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    (path / f"{name}.safetensors").write_bytes(data)
+    rewrite(path, files=files)
