@@ -38,7 +38,8 @@ class FunctionalStep(NamedTuple):
     Except in observations and masks, one number may be given for all A agents. A reset has no rewards, infos or ends.
     A step without `truncated` truncates no agent, one without `terminated` terminates none. `decides` and
     `action_masks` are in all resets and steps, or in none. Entries of agents that neither act next nor ended in this
-    step are ignored.
+    step are ignored, but for observations where `max_env_steps` may cut the episode in any step, and where no
+    `global_state` gives what a central critic sees.
     """
 
     observations: ByGroup

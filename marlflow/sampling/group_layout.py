@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces as gym_spaces
 
 from marlflow.base.arrays import Array
+from marlflow.base.spaces import choices_of
 from marlflow.env import BatchedEnv, BatchedStep
 from marlflow.env.batched.adapter import empty_actions
 from marlflow.env.batched.protocol import agents_of, as_numpy
@@ -124,4 +124,4 @@ def _flat(array: Array) -> Array:
 
 
 def _mask_width(space: Any) -> int:
-    return int(space.n if isinstance(space, gym_spaces.Discrete) else np.sum(space.nvec))
+    return sum(choices_of(space))

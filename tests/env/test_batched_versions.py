@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from marlflow.base.errors import ConfigInvalid
 from marlflow.env.batched.board_games import ConnectFour
 from marlflow.env.batched.single import as_pettingzoo
 from marlflow.env.batched.versions import batched_maker
@@ -88,3 +89,32 @@ def test_a_version_takes_wrappers_if_it_says_so() -> None:
     made = batched_maker(singles, {}, [agent_indicator], "auto")
     assert made is not None
     assert made.wrappers == (agent_indicator,)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_made"),
+    [
+        ({}, True),
+        ({"drawn": False}, True),
+        ({"style": None}, True),
+        ({"drawn": True}, False),
+        ({"shaped": False}, False),
+        ({"shaped": None}, False),
+        ({"bonus": 0}, False),
+        ({"bonus": 0.0}, False),
+    ],
+)
+def test_an_argument_that_a_version_does_not_have_is_off_as_it_is_by_default(
+    arguments: dict[str, Any], is_made: bool
+) -> None:
+    def singles(bonus: float = 1.0, shaped: bool = True, drawn: bool = False, style: str | None = None) -> Any:
+        raise AssertionError("not called")
+
+    def version(num_envs: int) -> Any:
+        raise AssertionError("not called")
+
+    singles.batched = version  # type: ignore[attr-defined]
+    assert (batched_maker(singles, arguments, (), "auto") is not None) == is_made
+    if not is_made:
+        with pytest.raises(ConfigInvalid, match=f"the batched version of .* has no argument '{next(iter(arguments))}'"):
+            batched_maker(singles, arguments, (), True)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 import marlflow as mf
 from marlflow.env.functional.batch import rarely
@@ -143,6 +144,24 @@ class Bare(Broken):
         return super().step(key, state, actions)[0]
 
 
+class Typed(Broken):
+    def reset(self, key):
+        state, step = super().reset(key)
+        return {**state, "key": jax.random.key(0)}, step
+
+    def step(self, key, state, actions):
+        after, step = super().step(key, state, actions)
+        return {**after, "key": state["key"]}, step
+
+
+class Continuous(Broken):
+    def action_space(self, agent):
+        return super().action_space(agent) if agent == "caller_0" else spaces.Box(-1, 1, (2,), np.float32)
+
+    def step(self, key, state, actions):
+        return super().step(key, state, {**actions, "walker": (actions["walker"][:, 0] > 0).astype(int)})
+
+
 class Turnless(Broken):
     turn_based = True
 
@@ -162,6 +181,8 @@ class Turnless(Broken):
         (Unmasked, "reset gives action_masks of no group and step of caller, walker; both must give the same"),
         (Strange, "step gives rewards of 'runner', and the groups are walker, caller"),
         (Bare, "step(key, state, actions) must return a state and a marlflow.env.FunctionalStep"),
+        (Typed, "the state['key'] is a typed key; keep jax.random.key_data(key), and make it one by wrap_key_data"),
+        (Continuous, "reset gives action masks to group 'walker', whose actions are a Box"),
         (Turnless, "it is turn_based, so reset and step must give decides of each group"),
         (WalkersAlone, "WalkersAlone makes a WalkersAlone, and not a marlflow.env.FunctionalEnv"),
         ("tests.env.functional_games.Walker", "has no 'Walker'; did you mean 'Walkers'?"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 import jax
@@ -20,6 +21,7 @@ from marlflow.env.functional.own import batched_env
 from marlflow.env.functional_protocol import FunctionalStep, FunctionalWrapper
 from marlflow.env.make import Wrapper, wrapped
 from marlflow.env.wrappers import shipped as wrappers
+from marlflow.env.wrappers.reward_scale import measured_scales
 from tests.env.functional_games import HotPotato, HotPotatoAlone, Walkers
 from tests.runtime.small_runs import SMALL, SMALL_PPO, small_run
 
@@ -346,3 +348,54 @@ def test_pictures_that_a_wrapper_adds_are_drawn() -> None:
     picture = env.render()
     assert picture is not None
     assert picture.shape == (8, 8, 3)
+
+
+def test_the_scale_of_rewards_is_measured_in_episodes_of_the_limit() -> None:
+    games = {limit: batched_env(1, Walkers, max_env_steps=limit) for limit in (3, 9)}
+    found = {}
+    for limit, game in games.items():
+        wrapped_game = game.with_wrappers([Wrapper("scale", wrappers.reward_scale, {"env_steps": 60})])
+        found[limit] = wrapped_game.calls.env._scales  # type: ignore[attr-defined]
+        expected = measured_scales(batched_env(1, Walkers, max_env_steps=limit), 0.99, 60, "agent")
+        for name, agents in game.groups.items():
+            assert found[limit][name].tolist() == pytest.approx([expected[agent] for agent in agents])
+    assert found[3]["walker"].tolist() != pytest.approx(found[9]["walker"].tolist())
+
+
+class Switches:
+    """Agents press any of two switches; the second one is locked."""
+
+    turn_based = False
+    groups: ClassVar[dict[str, list[str]]] = {"agent": ["agent_0", "agent_1"]}
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
+        return spaces.Box(0.0, 20.0, (1,), np.float32)
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:
+        return spaces.MultiBinary(2)
+
+    def reset(self, key: Any) -> tuple[Any, FunctionalStep]:
+        return jnp.zeros(()), self._shown(jnp.zeros(()))
+
+    def step(self, key: Any, state: Any, actions: Any) -> tuple[Any, FunctionalStep]:
+        pressed = actions["agent"]
+        locked = pressed[:, 1] == 1
+        return state + 1, self._shown(state + 1)._replace(rewards={"agent": jnp.where(locked, -100.0, pressed[:, 0])})
+
+    def _shown(self, time: Any) -> FunctionalStep:
+        legal = jnp.asarray([[1, 1, 1, 0]] * 2, bool)
+        return FunctionalStep({"agent": jnp.full((2, 1), time, jnp.float32)}, action_masks={"agent": legal})
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_actions_of_multi_binary_spaces_may_be_masked(compiled: bool, tmp_path: Path) -> None:
+    experiment = small_run(
+        env=mf.Env("functional", {"make": Switches, "max_env_steps": 5}, num_envs=4),
+        policies={"agent": mf.Policy(SMALL_PPO, SMALL)},
+        mapping=None,
+        rollouts=mf.Rollouts(1, 40, compiled=compiled),
+        stop=mf.Stop(env_steps=80),
+    )
+    metrics = mf.train(experiment, tmp_path).metrics
+    assert metrics["faults"]["env_errors"] == 0
+    assert 0 < metrics["policies"]["agent"]["return_mean"] <= 5

@@ -164,3 +164,24 @@ def test_games_whose_pictures_have_no_size_have_none():
     assert batched_env(1, "minatar-breakout", render_mode="rgb_array").metadata["render_modes"] == []
     with pytest.raises(mf.ConfigInvalid, match="has no render mode 'human'; it has none"):
         batched_env(1, "minatar-breakout", render_mode="human")
+
+
+@pytest.mark.parametrize("name", ["leduc_holdem", "connect_four"])
+def test_each_player_has_its_own_view_where_an_episode_is_cut_and_in_the_state(name):
+    for limit in (3, None):
+        env = batched_env(2, name, max_env_steps=limit)
+        step = env.reset(np.arange(2), np.array([4, 5]))
+        for _ in range(3):
+            actions = np.where(step.decides["player"], step.action_masks["player"].argmax(-1), 0)
+            step = env.step({"player": actions})
+        tables, firsts = env.carry.state
+        for row in range(2):
+            table = jax.tree_util.tree_map(lambda leaf, row=row: leaf[row], tables)
+            players = (int(firsts[row]) + np.arange(2)) % 2
+            with pytest.warns(DeprecationWarning, match="player_id"):
+                views = np.stack([pgx.make(name).observe(table, int(player)) for player in players])
+            assert not np.array_equal(views[0], views[1])
+            np.testing.assert_array_equal(env.state()[row], views.astype(np.float32).ravel())
+            if limit is not None:
+                assert step.truncated["player"][row].all() or table.terminated
+                np.testing.assert_array_equal(step.observations["player"][row], views)

@@ -130,6 +130,24 @@ def test_agents_are_told_apart_whatever_the_highest_observation_is(high):
     assert all(env.observation_space(agent).contains(observations[agent]) for agent in env.possible_agents)
 
 
+@pytest.mark.parametrize(
+    ("seen", "mark"),
+    [
+        (spaces.Box(np.iinfo(np.int32).min, np.iinfo(np.int32).max, (3,), np.int32), 1),
+        (spaces.Box(np.iinfo(np.int64).min, np.iinfo(np.int64).max, (3,), np.int64), 1),
+        (spaces.Box(np.finfo(np.float32).min, np.finfo(np.float32).max, (3,), np.float32), 1),
+        (spaces.Box(-np.inf, np.inf, (3,), np.float64), 1),
+        (spaces.Box(0, 255, (3,), np.uint8), 255),
+        (spaces.Box(0, 7, (3,), np.int32), 7),
+    ],
+)
+def test_the_mark_of_an_agent_is_1_where_observations_have_no_bounds(seen, mark):
+    env = Low(0.0)
+    env.seen = seen
+    shown, _ = wrappers.agent_indicator(env).reset(seed=0)
+    assert {tuple(row[-2:].tolist()) for row in shown.values()} == {(mark, 0), (0, mark)}
+
+
 @pytest.mark.parametrize("name", ["cartpole_team", "simple_spread"])
 def test_agents_see_which_they_are_within_the_bounds_declared(name):
     raw, env = made(name), made(name, wrappers.agent_indicator)

@@ -129,11 +129,18 @@ def _find(
         return "wrappers are for PettingZoo environments that are stepped one by one (env.wrappers)", None
     own = _own_arguments(factory, arguments)
     taken = inspect.signature(imported(version)).parameters
-    # An argument that the version does not have must be switched off.
-    others = [key for key, value in own.items() if key not in taken and value not in (None, False)]
+    defaults = inspect.signature(imported(factory)).parameters
+    # An argument that the version does not have must be switched off, as it is by default.
+    others = [key for key, value in own.items() if key not in taken and not _is_off(value, defaults.get(key))]
     if others:
         return f"the batched version of {name} has no argument {others[0]!r}", None
     return "", BatchedMaker(version, {key: value for key, value in own.items() if key in taken}, tuple(wrappers))
+
+
+def _is_off(value: Any, parameter: inspect.Parameter | None) -> bool:
+    if value is not None and value is not False:
+        return False
+    return parameter is None or parameter.default is parameter.empty or parameter.default is value
 
 
 def _is_registered(factory: Callable[..., Any] | str) -> bool:

@@ -16,7 +16,7 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.env.batched.protocol import BatchedStep, as_numpy
 from marlflow.env.functional.calls import Carry, FunctionalCalls
 from marlflow.env.functional.checks import checked
-from marlflow.env.functional.wrapping import compared, functional_wrapped
+from marlflow.env.functional.wrapping import Limited, compared, functional_wrapped
 from marlflow.env.functional_protocol import FunctionalEnv
 
 ROWS_PER_RESET = 8
@@ -47,7 +47,8 @@ class FunctionalBatch:
         calls, key, name = self.calls, compared(wrappers), str(self.metadata["name"])
         found = None if key is None else calls.wrapped.get(key)
         if found is None:
-            found = FunctionalCalls(checked(functional_wrapped(calls.env, wrappers, name), name), calls.max_env_steps)
+            wrapped = functional_wrapped(Limited(calls.env, calls.max_env_steps), wrappers, name)
+            found = FunctionalCalls(checked(wrapped, name), calls.max_env_steps)
             if key is not None:
                 calls.wrapped[key] = found
         return FunctionalBatch(self.num_envs, name, found, self.render_mode)

@@ -8,10 +8,12 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
 from marlflow.base.errors import ConfigInvalid
+from marlflow.base.spaces import DISCRETE_KINDS, choices_of
 from marlflow.env.functional_protocol import FunctionalEnv, FunctionalStep
 from marlflow.env.user_code import own_lines
 
@@ -110,7 +112,9 @@ def _changed(state: Any, after: Any) -> Iterator[str]:
         return
     for name, old in before.items():
         new = then[name]
-        if old.shape != new.shape or not np.can_cast(new.dtype, old.dtype, "same_kind"):
+        if jnp.issubdtype(old.dtype, jax.dtypes.prng_key):
+            yield f"the state{name} is a typed key; keep jax.random.key_data(key), and make it one by wrap_key_data"
+        elif old.shape != new.shape or not np.can_cast(new.dtype, old.dtype, "same_kind"):
             yield (
                 f"a step changes the state{name} from {_kind(old)} to {_kind(new)}; shapes and types must stay the same"
             )
@@ -124,12 +128,11 @@ def _odd_arrays(env: FunctionalEnv, what: str, step: FunctionalStep) -> Iterator
             found = "none" if seen is None else f"an array of shape {list(np.shape(seen))}"
             yield f"{what} gives {found} as observations of group {group!r}, not one of {list(expected)}"
         mask = step.action_masks.get(group)
-        choices = getattr(env.action_space(agents[0]), "n", None)
-        if mask is not None and tuple(np.shape(mask)) != (len(agents), choices):
-            yield (
-                f"{what} gives action masks of shape {list(np.shape(mask))} to group {group!r}, not "
-                f"{[len(agents), choices]}"
-            )
+        action = env.action_space(agents[0])
+        if mask is not None and not isinstance(action, DISCRETE_KINDS):
+            yield f"{what} gives action masks to group {group!r}, whose actions are a Box"
+        elif mask is not None and tuple(np.shape(mask)) != (shape := (len(agents), sum(choices_of(action)))):
+            yield f"{what} gives action masks of shape {list(np.shape(mask))} to group {group!r}, not {list(shape)}"
         kinds = {kind: getattr(step, kind) for kind in ("rewards", "terminated", "truncated", "decides")}
         for kind, by_group in {**kinds, **{f"infos[{name!r}]": of for name, of in step.infos.items()}}.items():
             value = by_group.get(group)

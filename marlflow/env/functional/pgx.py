@@ -33,12 +33,13 @@ class PgxGame:
 
     first_player: pgx draws which of its players begins. `player_0`: agents are named in the order of their first
         turns. `drawn`: player_0 is pgx's player 0, who may begin or not.
+    may_be_cut: whether any env step may be an episode's last one, so that all players see the game in each.
     """
 
     turn_based = True
 
-    def __init__(self, game: Any, first_player: FirstPlayer) -> None:
-        self.game, self._first_player = game, first_player
+    def __init__(self, game: Any, first_player: FirstPlayer, may_be_cut: bool = False) -> None:
+        self.game, self._first_player, self._may_be_cut = game, first_player, may_be_cut
         self.groups = {_PLAYER: [f"player_{number}" for number in range(game.num_players)]}
         self._seats = jnp.arange(game.num_players)
         # pgx draws them without a size.
@@ -81,12 +82,14 @@ class PgxGame:
         return (table.current_player - player_0) % self.game.num_players
 
     def _shown(self, state: Any) -> FunctionalStep:
-        table, player_0 = state
-        players = (self._seats + player_0) % self.game.num_players
-        # The player to move sees the game; at the end of the game all players do.
-        over = table.terminated | table.truncated
-        one = jnp.broadcast_to(table.observation, (len(players), *table.observation.shape))
-        seen = rarely(over, jax.vmap(self._view, (None, 0)), one, table, players)
+        table, players = state[0], self._players(state)
+        if self._may_be_cut:
+            seen = self._views(table, players)
+        else:
+            # The player to move sees the game; at the end of the game all players do.
+            over = table.terminated | table.truncated
+            one = jnp.broadcast_to(table.observation, (len(players), *table.observation.shape))
+            seen = rarely(over, self._views, one, table, players)
         return FunctionalStep(
             {_PLAYER: self._converted(seen)},
             {_PLAYER: table.rewards[players]},
@@ -95,6 +98,18 @@ class PgxGame:
             {_PLAYER: self._seats == self._mover(state)},
             {_PLAYER: jnp.broadcast_to(table.legal_action_mask, (len(players), *table.legal_action_mask.shape))},
         )
+
+    def global_state(self, state: Any) -> Any:
+        """Return the observations of all players, float32, one after another: agents' own are of their turns."""
+        return self._views(state[0], self._players(state)).astype(jnp.float32).ravel()
+
+    def _players(self, state: Any) -> Any:
+        """Return the numbers that pgx gives to the agents."""
+        _, player_0 = state
+        return (self._seats + player_0) % self.game.num_players
+
+    def _views(self, table: Any, players: Any) -> Any:
+        return jax.vmap(self._view, (None, 0))(table, players)
 
     def _view(self, table: Any, player: Any) -> Any:
         with warnings.catch_warnings():
@@ -144,7 +159,7 @@ def batched_env(
         f"pgx_{name}",
         ("pgx", name, first_player),
         given,
-        lambda: PgxGame(_made(name, given), first_player),
+        lambda: PgxGame(_made(name, given), first_player, max_env_steps is not None),
         max_env_steps,
         render_mode,
     )

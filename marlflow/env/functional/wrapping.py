@@ -155,6 +155,14 @@ class WidenBounds(FunctionalWrapper):
         return self._spaces[agent]
 
 
+class Limited(FunctionalWrapper):
+    """Says to wrappers after how many env steps all agents are truncated; None: never."""
+
+    def __init__(self, env: FunctionalEnv, max_env_steps: int | None) -> None:
+        super().__init__(env)
+        self.max_env_steps = max_env_steps
+
+
 class RewardScale(FunctionalWrapper):
     """`wrappers.reward_scale` of a functional environment."""
 
@@ -166,7 +174,7 @@ class RewardScale(FunctionalWrapper):
         super().__init__(env)
 
         def playable() -> FunctionalBatch:
-            return FunctionalBatch(1, "to measure", FunctionalCalls(env, None))
+            return FunctionalBatch(1, "to measure", FunctionalCalls(env, getattr(env, "max_env_steps", None)))
 
         scales = scales_for(_SpacesOfEnv(env).possible_agents, playable, **settings)
         self._scales = {

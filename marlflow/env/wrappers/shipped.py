@@ -184,11 +184,18 @@ def identity_of(env: Any, type_only: bool) -> Identity:
         return Identity(spaces.Discrete(int(first.n) * len(groups)), len(groups), numbers, None)
     if not isinstance(first, spaces.Box) or len(first.shape) not in (1, 2, 3):
         raise ConfigInvalid([f"agents see {describe_space(first)}; it takes vectors, images and Discrete observations"])
-    largest = first.high.max() if np.isfinite(first.high).all() and first.high.max() > 0 else 1
+    largest = first.high.max() if (first.high < _unbounded_from(first.dtype)).all() and first.high.max() > 0 else 1
     marks = {agent: np.array([largest * (shown[agent] == group) for group in groups], first.dtype) for agent in agents}
     highest = np.full(len(groups), largest, first.dtype)
     low, high = _append_marks(first.low, np.zeros_like(highest)), _append_marks(first.high, highest)
     return Identity(spaces.Box(low, high, dtype=first.dtype.type), len(groups), numbers, marks)
+
+
+def _unbounded_from(dtype: Any) -> float:
+    """Return the bound that says that there is none: the largest number, but for the 256 values of pixels."""
+    if np.issubdtype(dtype, np.floating):
+        return float(np.finfo(np.float32).max)
+    return float(np.iinfo(dtype).max) if dtype.itemsize > 1 else np.inf
 
 
 def last_action(env: _Env) -> Any:
