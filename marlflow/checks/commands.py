@@ -152,7 +152,9 @@ def _rollout_problems(checked: CheckedExperiment) -> Iterator[Problem]:
     experiment, reason = checked.experiment, ""
     if experiment.rollouts.compiled is not True:
         return
-    if not _plays_functional(checked.spec):
+    if experiment.env.batched is False:
+        reason = "env.batched=false steps environments one by one"
+    elif not _plays_functional(checked.spec):
         reason = f"is no functional environment ({FUNCTIONAL_ENVIRONMENTS})"
         reason = f"{environment_name(experiment.env)} {reason}"
     elif experiment.env.step_timeout_s is not None:
