@@ -34,7 +34,7 @@ def key(*parts: int) -> int:
     value = 0
     # The arithmetic of `mix`, on Python's integers.
     for part in parts:
-        x = (value + (part & _MASK) + 0x9E3779B97F4A7C15) & _MASK
+        x = (value + (int(part) & _MASK) + 0x9E3779B97F4A7C15) & _MASK
         x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
         x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
         value = x ^ (x >> 31)

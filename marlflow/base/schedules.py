@@ -97,7 +97,7 @@ class PiecewiseConstant:
 
 def initial_value(setting: ScheduledFloat) -> float:
     """Return a setting's value at agent step 0."""
-    return float(setting) if isinstance(setting, int | float) else float(setting.at(0))
+    return float(setting.at(0)) if isinstance(setting, Schedule) else float(setting)
 
 
 def scheduled(settings: Any, agent_steps: int) -> Mapping[str, float]:

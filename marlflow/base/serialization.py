@@ -115,6 +115,8 @@ def _encoded(node: Tree, path: str, depth: int, arrays: dict[str, Array]) -> obj
     match node:
         case None | bool():
             return node
+        case np.generic():
+            return _encoded(node.item(), path, depth, arrays)
         case int():
             return node if -(2**63) <= node < 2**63 else {"int": hex(node)}
         case float():

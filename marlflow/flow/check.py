@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from numbers import Integral
 from typing import Any, get_args, get_origin
 
 from marlflow.flow.flow import Flow, Kind
@@ -199,7 +200,7 @@ def _capacities(stages: list[Flow[Any]], owner: dict[int, str]) -> Iterator[str]
         capacity: Any = stage.capacity
         if capacity is None:
             yield f"{subject} has no capacity: say how many items it may hold"
-        elif not isinstance(capacity, int):
+        elif not isinstance(capacity, Integral):
             yield f"{subject} has a capacity of {capacity!r}, which is no whole number"
         elif capacity < 1:
             yield f"{subject} has a capacity of {capacity}: it would block for every input; give at least 1"

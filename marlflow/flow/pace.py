@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Protocol
 
 UNLIMITED = 1 << 30
@@ -91,7 +92,7 @@ class InTurn:
             # Any: the user may have written something else.
             unit: Any = share.per if isinstance(share, AgentSteps) else share
             starts: Any = share.starts if isinstance(share, AgentSteps) else 0
-            if not isinstance(unit, int) or not isinstance(starts, int):
+            if not isinstance(unit, Integral) or not isinstance(starts, Integral):
                 sentences.append(f"{type(self).__name__} gives {name!r} a share of {share}, which is no whole number")
             elif unit < 1:
                 sentences.append(f"InTurn gives {name!r} a share of {unit}: it would block for ever; give at least 1")
@@ -136,7 +137,9 @@ class AtMost(InTurn):
 
     def ledger(self) -> PaceLedger:
         (leader,) = [(name, share) for name, share in self.shares if isinstance(share, AgentSteps)]
-        return _LimitLedger(*leader, [(name, share) for name, share in self.shares if isinstance(share, int)])
+        return _LimitLedger(
+            *leader, [(name, share) for name, share in self.shares if not isinstance(share, AgentSteps)]
+        )
 
     def __str__(self) -> str:
         return InTurn.__str__(self).replace("in turn", "at most", 1)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from marlflow.base.arrays import Array
 from marlflow.base.errors import InvalidInput, NotCompiled, UserCodeFailed
 from marlflow.base.limits import Limit
 from marlflow.compiled import xla
@@ -48,9 +49,9 @@ class Epoch(NamedTuple):
 
 
 EagerStep: TypeAlias = Callable[
-    [Sequence[OptimizerGroup], Mapping[str, Tensor], int], tuple[Mapping[str, float], float]
+    [Sequence[OptimizerGroup], Mapping[str, Tensor], int], tuple[Mapping[str, float], float, Tensor | None]
 ]
-"""One step by autograd on (groups, minibatch, number): loss terms and the gradient's norm."""
+"""One step by autograd on (groups, minibatch, number): loss terms, the gradient's norm, and the rows' priorities."""
 
 AddGradient: TypeAlias = Callable[[OptimizerGroup, Mapping[str, Tensor]], LossTerms]
 """Adds the gradient of a minibatch to a loss group's gradient, which is 0 before, and returns the loss."""
@@ -294,10 +295,11 @@ class _Program:
 
             def eager_step(
                 groups: Sequence[OptimizerGroup], part: Mapping[str, Tensor], _: int
-            ) -> tuple[Mapping[str, float], float]:
+            ) -> tuple[Mapping[str, float], float, Tensor | None]:
                 (group,) = groups
-                terms = {name: float(term) for name, term in eager(group, part).terms.items()}
-                return terms, float(group.gradient.norm())
+                found = eager(group, part)
+                terms = {name: float(term) for name, term in found.terms.items()}
+                return terms, float(group.gradient.norm()), found.priorities
 
             try:
                 is_verified = self._verify(rows, None, size, eager_step, 1)
@@ -375,11 +377,13 @@ class _Program:
         size = max(1, size - 3)
         try:
             if self._alone:
-                _, found = self._call(rows, None if order is None else order[:1], [size], number, slots, None)
+                ran, found = self._call(rows, None if order is None else order[:1], [size], number, slots, None)
+                priorities = None if ran.priorities is None else np.array(ran.priorities)[0, :size]
             else:
-                terms_of_trial = self._call_gradient(rows, size).terms
-                self._names[:] = terms_of_trial
-                found = [[*map(float, terms_of_trial.values()), float(flat.gradient[self._groups[0].span].norm())]]
+                trial = self._call_gradient(rows, size)
+                self._names[:] = trial.terms
+                found = [[*map(float, trial.terms.values()), float(flat.gradient[self._groups[0].span].norm())]]
+                priorities = None if trial.priorities is None else trial.priorities.numpy()
         except (NotCompiled, KeyboardInterrupt):
             raise
         except Exception as error:
@@ -390,7 +394,7 @@ class _Program:
         self._restore(before)
         index = np.arange(size) if order is None else order[0, :size]
         minibatch = {name: torch.from_numpy(column[index]) for name, column in rows.items()}
-        terms, norm = eager_step(self._groups, minibatch, number)
+        terms, norm, wanted_priorities = eager_step(self._groups, minibatch, number)
         eager = flat.gradient.clone()
         self._restore(before)
         named = dict(zip((*self._names, "grad_norm"), found[0], strict=True))
@@ -402,11 +406,9 @@ class _Program:
             wanted = left * (got.norm() / left.norm().clamp(min=1e-30))
             if not float((got - wanted).abs().max()) <= _GRADIENT_ERROR * float(got.abs().max()) + 1e-6:
                 raise NotCompiled(_MEANS.format(what=f"gradient of loss group {group.name!r}"))
-        for name, value in {**terms, "grad_norm": norm}.items():
-            # A loss term may be infinite or NaN although the gradient is finite; infinities and NaN have no difference.
-            is_same = math.isclose(named[name], value, rel_tol=_TERM_ERROR, abs_tol=1e-4)
-            if not (is_same or (math.isnan(value) and math.isnan(named[name]))):
-                raise NotCompiled(_MEANS.format(what=f"term {name!r}") + f": {named[name]:g} instead of {value:g}")
+        _compare_terms(named, {**terms, "grad_norm": norm})
+        if priorities is not None and wanted_priorities is not None:
+            _compare_priorities(priorities, wanted_priorities.numpy())
         return True
 
     def _mutable(self) -> list[Tensor]:
@@ -422,10 +424,30 @@ _MANY = (
     "{count} programs were compiled, which took {seconds:.0f} s: one for each padded size of its batches and "
     "minibatches; sizes vary less in larger batches, and compile=false compiles none"
 )
+_NOT_BY_ROW = (
+    "the priorities differ from autograd's; a row's priority is made of its own numbers and of sums, means or maxima "
+    "over rows, and not of the order or the number of rows"
+)
 _MEANS = (
     "the {what} differs from autograd's; a loss that is compiled reads nothing but its module and its minibatch, "
     "and is a mean over rows by mean() or sum()"
 )
+
+
+def _compare_terms(compiled: Mapping[str, float], eager: Mapping[str, float]) -> None:
+    """Raise NotCompiled if a loss term or the gradient's norm differs."""
+    for name, value in eager.items():
+        # A loss term may be infinite or NaN although the gradient is finite; infinities and NaN have no difference.
+        is_same = math.isclose(compiled[name], value, rel_tol=_TERM_ERROR, abs_tol=1e-4)
+        if not (is_same or (math.isnan(value) and math.isnan(compiled[name]))):
+            raise NotCompiled(_MEANS.format(what=f"term {name!r}") + f": {compiled[name]:g} instead of {value:g}")
+
+
+def _compare_priorities(compiled: Array, eager: Array) -> None:
+    """Raise NotCompiled if the priority of a row differs."""
+    close = _TERM_ERROR * float(np.abs(eager).max(initial=0.0))
+    if not np.allclose(compiled, eager, rtol=_TERM_ERROR, atol=close, equal_nan=True):
+        raise NotCompiled(_NOT_BY_ROW)
 
 
 def _padded(columns: Mapping[str, Tensor], wanted: int, is_read: bool) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import re
 from bdb import BdbQuit
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
+from numbers import Real
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -184,7 +185,7 @@ def _problem(name: Any, loss: Any) -> tuple[str, str] | None:
     if problem := _function_problem(loss.function if isinstance(loss, ExtraLoss) else loss):
         return problem
     coefficient, group = _coefficient_of(loss), _group_of(loss)
-    is_number = isinstance(coefficient, int | float) and not isinstance(coefficient, bool)
+    is_number = isinstance(coefficient, Real) and not isinstance(coefficient, bool)
     # The fields of a dataclass are checked like all settings.
     if not isinstance(coefficient, Schedule | None) and not (
         is_number and (is_dataclass(loss) or math.isfinite(coefficient))

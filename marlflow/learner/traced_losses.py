@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from torch import Tensor, nn
 
 from marlflow.base.errors import NotCompiled
 from marlflow.learner.flat_parameters import FlatParameters
@@ -93,14 +94,30 @@ class TracedLosses:
         return loss
 
     def _keepers(self, group: OptimizerGroup) -> list[Any]:
-        """Return the objects of a user's code that a loss may keep something in."""
+        """Return the objects of a user's code that a loss may keep something in, each once."""
         functions = [extra.function for extra in group.extra_losses]
-        return [group.loss, *functions, *(one for module in self._modules() for one in module.modules())]
+        found = _with_inner([group.loss, *functions])
+        modules = (one for module in self._modules() for one in module.modules())
+        return list({id(one): one for one in [*found, *modules]}.values())
 
     def _set_coefficients(self, values: Mapping[str, float]) -> None:
         # All groups, because their losses may share coefficients.
         for group in self._groups:
             group.set_coefficients(values)
+
+
+def _with_inner(functions: Sequence[Any]) -> list[Any]:
+    """Return functions, and all that they call by what they hold: as methods, partial functions, or attributes."""
+    found: dict[int, Any] = {}
+    left = [*functions]
+    while left:
+        one = left.pop()
+        # A network's layers are its own; classes and tensors are no functions of a loss.
+        if id(one) in found or not callable(one) or isinstance(one, type | Tensor | nn.Module):
+            continue
+        found[id(one)] = one
+        left += [getattr(one, "__self__", None), getattr(one, "func", None), *_attributes(one).values()]
+    return [*found.values()]
 
 
 def _attributes(keeper: Any) -> Mapping[str, Any]:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from marlflow.base.arrays import Array
 from marlflow.base.limits import ClockLimit, Limit
+from marlflow.base.random import key
 from marlflow.batches.batch import TrainBatch
 from marlflow.learner.compiled_updates import AddGradient, CompiledUpdates, Epoch
 from marlflow.learner.compute import Compute, tensors_on
@@ -21,6 +22,7 @@ from marlflow.learner.loss_groups import OptimizerGroup, joined_terms, noise_wid
 from marlflow.learner.minibatches import BatchDivision, Division
 from marlflow.learner.parameters import LearnerParameters
 from marlflow.learner.update_job import StepLog, TargetUpdate, UpdateJob, UpdateResult
+from marlflow.policy.tensors import seeded
 
 
 class UpdateLoop:
@@ -36,7 +38,7 @@ class UpdateLoop:
         self._parameters, self._compiled = parameters, compiled
         self._noise_per_row = noise_per_row
         self._tensor, self._autocast = tensors_on(torch.device(compute.device)), compute.autocast()
-        self.generator = torch.Generator().manual_seed(seed)
+        self.generator, self._seed = torch.Generator().manual_seed(seed), seed
         self.limit: Limit = ClockLimit()
 
     # A step with overflow is skipped and counted, so numpy's warning would be noise.
@@ -91,6 +93,19 @@ class UpdateLoop:
         draws: Sequence[Epoch],
         add_gradient: AddGradient,
     ) -> UpdateResult:
+        # Layers of a user's, such as dropout, draw from torch's global generator, which no checkpoint has.
+        with seeded(key(self._seed, job.updates_before) >> 1):
+            return self._steps(job, exchange, groups, tensors, draws, add_gradient)
+
+    def _steps(
+        self,
+        job: UpdateJob,
+        exchange: GradientExchange,
+        groups: Sequence[OptimizerGroup],
+        tensors: Mapping[str, Tensor],
+        draws: Sequence[Epoch],
+        add_gradient: AddGradient,
+    ) -> UpdateResult:
         fractions = job.division.fractions() if job.epochs else ()
         log, order, minibatches_seen = StepLog(), None, job.updates_before
         priorities: list[Tensor] = []
@@ -111,11 +126,11 @@ class UpdateLoop:
 
     def _eager_step(
         self, groups: Sequence[OptimizerGroup], minibatch: Mapping[str, Tensor], number: int, exchange: GradientExchange
-    ) -> tuple[dict[str, float], float]:
+    ) -> tuple[dict[str, float], float, Tensor | None]:
         log = StepLog()
-        self._step(groups, minibatch, 1.0, number, exchange, log, self._add_gradient)
+        priorities, _ = self._step(groups, minibatch, 1.0, number, exchange, log, self._add_gradient)
         names, (step,) = log.names, log.steps()
-        return dict(zip(names[:-1], step, strict=False)), step[-1]
+        return dict(zip(names[:-1], step, strict=False)), step[-1], priorities
 
     def _observed(self, job: UpdateJob, tensors: Mapping[str, Tensor], result: UpdateResult) -> UpdateResult:
         """Let running statistics observe the rows, and return the result."""

@@ -7,13 +7,13 @@ Ape-X (Horgan et al., 2018, arXiv:1803.00933, section 3).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from marlflow.base.arrays import Array
 from marlflow.batches.batch import Batch, Transitions
@@ -57,12 +57,27 @@ def chunked_values(
 ) -> Array:
     """Return the critic's values, float32 [N], of `columns` [N, ...], computed in chunks."""
     chunks = [np.zeros(0, np.float32)]
-    with torch.inference_mode():
+    with torch.inference_mode(), _in_evaluation_mode(critic):
         for chunk in zip(*map(value_chunks, columns), strict=True):
             with autocast or nullcontext():
                 values = critic(*map(tensor, chunk))
             chunks.append(values.float().cpu().numpy())
     return np.concatenate(chunks)[: len(columns[0])]
+
+
+@contextmanager
+def _in_evaluation_mode(critic: object) -> Iterator[None]:
+    """Have layers of a user's, such as dropout, act as in evaluation meanwhile."""
+    # A network itself, or a method of one.
+    network = getattr(critic, "__self__", critic)
+    in_training = [one for one in network.modules() if one.training] if isinstance(network, nn.Module) else []
+    for module in in_training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in in_training:
+            module.training = True
 
 
 @runtime_checkable

@@ -23,6 +23,8 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
+
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.files import file_name
 from marlflow.base.serialization import Tree, from_bytes, is_count, to_bytes
@@ -109,7 +111,8 @@ def manifest_text(checkpoint: Checkpoint) -> bytes:
         "files": files,
     }
     # The hash is checked on data read back from JSON, where keys are strings and tuples are lists.
-    content = json.loads(json.dumps(content))
+    # Settings may be numbers of NumPy.
+    content = json.loads(json.dumps(content, default=np.generic.item))
     return json.dumps({**content, "sha256": _canonical_hash(content)}, indent=1).encode()
 
 

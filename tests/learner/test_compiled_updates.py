@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -298,6 +299,45 @@ class Counting(mf.PPOLoss):
         return super().__call__(module, target_module, minibatch)
 
 
+class Around(mf.PPOLoss):
+    """Computed by a loss inside, as a loss of one's own is that adds to a shipped one."""
+
+    def __init__(self, coefficients: mf.Coefficients) -> None:
+        super().__init__(coefficients)
+        self.inner = Counting(coefficients)
+
+    def __call__(self, module: Any, target_module: None, minibatch: Mapping[str, Tensor]) -> mf.LossTerms:
+        return self.inner(module, target_module, minibatch)
+
+
+class Warm:
+    """A term of one's own that counts minibatches."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def term(self, module: Any, minibatch: Mapping[str, Tensor]) -> Tensor:
+        self.calls += 1
+        return self.calls * module.actor(minibatch["obs"]).square().mean()
+
+    __call__ = term
+
+
+@pytest.mark.parametrize(
+    "make",
+    [Warm, lambda: Warm().term, lambda: partial(Warm().term), lambda: mf.ExtraLoss(Warm(), coefficient=0.5)],
+    ids=["object", "method", "partial", "ExtraLoss"],
+)
+def test_what_an_extra_loss_counts_is_no_constant_however_it_is_given(make: Any) -> None:
+    compiled, eager = (learner(one, extra_losses={"warm": make()}) for one in ("auto", False))
+    for one in (compiled, eager):
+        one.parameters.updates = AUTO_AFTER
+    reports = [one.update(ppo_rows(70), 2, 16) for one in (compiled, eager)]
+    assert "Warm changes its own calls with each minibatch" in reports[0].note
+    compiled.update(ppo_rows(70), 2, 16)
+    eager.update(ppo_rows(70), 2, 16)
+
+
 class _Backward(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -351,6 +391,7 @@ class CountingRows(mf.PPOLoss):
         (Printing, "float() asks for a tensor's numbers, on which the code then depends: return terms if float("),
         (Remembering, "Remembering keeps kept from one minibatch to the next"),
         (Counting, "Counting changes its own calls with each minibatch"),
+        (Around, "Counting changes its own calls with each minibatch"),
         (Straight, "differs from autograd's"),
         (ByNumpy, "numpy() asks for a tensor's numbers"),
         (Differentiating, "grad() differentiates within the loss: (gradient,) = torch.autograd.grad("),
@@ -494,6 +535,38 @@ def test_on_a_gpu_or_in_bfloat16_updates_are_not_compiled_and_true_is_refused() 
     ]
 
 
+class Prioritized(DQNLoss):
+    """DQN's, with priorities made of the errors `e` [N]."""
+
+    def of(self, e: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def __call__(self, module: Any, target_module: Any, minibatch: Mapping[str, Tensor]) -> mf.LossTerms:
+        terms = super().__call__(module, target_module, minibatch)
+        assert terms.priorities is not None
+        return terms._replace(priorities=self.of(terms.priorities))
+
+
+class Relative(Prioritized):
+    def of(self, e: Tensor) -> Tensor:
+        return e / e.sum() + e / e.max()
+
+
+class Softmax(Prioritized):
+    def of(self, e: Tensor) -> Tensor:
+        return torch.softmax(e, 0)
+
+
+class ByPlace(Prioritized):
+    def of(self, e: Tensor) -> Tensor:
+        return e / len(e)
+
+
+class Backwards(Prioritized):
+    def of(self, e: Tensor) -> Tensor:
+        return e.flip(0)
+
+
 def test_priorities_are_those_of_the_rows() -> None:
     random = np.random.default_rng(0)
     rows = 21
@@ -509,13 +582,19 @@ def test_priorities_are_those_of_the_rows() -> None:
         "weight": random.random(rows).astype(np.float32),
         "next_obs": normal(rows, 4),
     }
-    found = []
-    for compile in (True, False):
+
+    def updated(compile: bool, loss: DQNLoss) -> mf.Update:
         settings: Any = {"trains_on": Columns, "learning_rate": 1e-3, "target": True, "compile": compile}
-        made = mf.TorchLearner("hunters", mf.DQN().network(SPACES, mf.MLP((8,)), 0), DQNLoss(), **settings)
-        found.append(made.update(Columns(columns), 2, 5))
-    assert found[0].priorities is not None
-    np.testing.assert_allclose(found[0].priorities, found[1].priorities, rtol=1e-4, atol=1e-6)
+        made = mf.TorchLearner("hunters", mf.DQN().network(SPACES, mf.MLP((8,)), 0), loss, **settings)
+        return made.update(Columns(columns), 2, 5)
+
+    for kind in (DQNLoss, Relative):
+        found = [updated(compile, kind()).priorities for compile in (True, False)]
+        assert found[0] is not None
+        np.testing.assert_allclose(found[0], found[1], rtol=1e-4, atol=1e-6)
+    for kind in (Softmax, ByPlace, Backwards):
+        with pytest.raises(mf.InvalidInput, match="compile=true, and the priorities differ from autograd's"):
+            updated(True, kind())
 
 
 def _by(case: Case, compile: Any) -> mf.TorchLearner:
