@@ -60,7 +60,7 @@ MALFORMED = (
 def to_bytes(tree: Tree) -> bytes:
     """Serialize `tree` as a safetensors file; raises TypeError, with the path, if it is not a tree.
 
-    Equal trees give equal bytes. Tuples become lists; subclasses of numbers and str their plain type.
+    Equal trees give equal bytes. Tuples become lists; subclasses of numbers and str, and NumPy's, their plain type.
     """
     arrays: dict[str, Array] = {}
     encoded = json.dumps(_encoded(tree, "", 0, arrays), separators=(",", ":"))
@@ -115,7 +115,7 @@ def _encoded(node: Tree, path: str, depth: int, arrays: dict[str, Array]) -> obj
     match node:
         case None | bool():
             return node
-        case np.generic():
+        case np.bool_() | np.integer() | np.floating() if not isinstance(node, np.longdouble):
             return _encoded(node.item(), path, depth, arrays)
         case int():
             return node if -(2**63) <= node < 2**63 else {"int": hex(node)}

@@ -115,8 +115,8 @@ def test_arrays_share_no_memory_with_what_they_came_from() -> None:
 
 
 def test_tuples_and_subclasses_come_back_plain() -> None:
-    back = from_bytes(to_bytes((np.float64(0.1), (np.str_("a"), ()))))
-    assert same([0.1, ["a", []]], back)
+    back = from_bytes(to_bytes((np.float64(0.1), (np.str_("a"), ()), np.int64(3), np.float32(0.5), np.bool_(True))))
+    assert same([0.1, ["a", []], 3, 0.5, True], back)
 
 
 def test_a_whole_number_may_have_any_size() -> None:
@@ -134,7 +134,8 @@ HOLDS_ITSELF.append(HOLDS_ITSELF)
         ({"a": [0, {1}]}, "/a/1"),
         ({"a/b": {"c~": object()}}, "/a~1b/c~0"),
         ({"a": {3: 1}}, "/a"),
-        ([np.int64(3)], "/0"),
+        ([np.longdouble(3)], "/0"),
+        ([np.complex64(3)], "/0"),
         ([b"bytes"], "/0"),
         ([np.array([1j])], "/0"),
         ([np.array([None])], "/0"),
