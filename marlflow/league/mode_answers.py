@@ -1,4 +1,4 @@
-"""What a league asks its mode, which may be a user's own: errors have the mode's name, and answers are checked."""
+"""Calls of a league's mode, which may be a user's own: errors have the mode's name, and answers are checked."""
 
 from __future__ import annotations
 

@@ -190,7 +190,8 @@ class PSRO(LeagueMode):
         }
 
     def state_shape(self) -> Tree:
-        return self.state()
+        # Not of a subclass, which may keep anything else beside.
+        return PSRO.state(self)
 
     def load_state(self, tree: Any) -> None:
         self.iteration = tree["iteration"]

@@ -45,6 +45,11 @@ class UpdateLoop:
     @np.errstate(over="ignore", invalid="ignore")
     def run(self, job: UpdateJob, exchange: GradientExchange) -> UpdateResult:
         """Run all optimizer steps of an update until the limit; skip those whose gradient is not finite."""
+        # Layers of a user's, such as dropout, draw from torch's global generator, which no checkpoint has.
+        with seeded(key(self._seed, job.updates_before) >> 1):
+            return self._run(job, exchange)
+
+    def _run(self, job: UpdateJob, exchange: GradientExchange) -> UpdateResult:
         tensors = self._tensors(job.columns)
         groups = self._parameters.groups_of(job.policy, job.groups)
         # Drawn for all epochs before the first step, so that a GPU is not waited for between epochs.
@@ -85,19 +90,6 @@ class UpdateLoop:
         return result.by_minibatch()
 
     def _run_by_steps(
-        self,
-        job: UpdateJob,
-        exchange: GradientExchange,
-        groups: Sequence[OptimizerGroup],
-        tensors: Mapping[str, Tensor],
-        draws: Sequence[Epoch],
-        add_gradient: AddGradient,
-    ) -> UpdateResult:
-        # Layers of a user's, such as dropout, draw from torch's global generator, which no checkpoint has.
-        with seeded(key(self._seed, job.updates_before) >> 1):
-            return self._steps(job, exchange, groups, tensors, draws, add_gradient)
-
-    def _steps(
         self,
         job: UpdateJob,
         exchange: GradientExchange,

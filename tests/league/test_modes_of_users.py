@@ -199,3 +199,16 @@ def test_a_malformed_state_of_psro_is_the_checkpoints(tmp_path: Path) -> None:
     write_tree(path, "driver", tree)
     with pytest.raises(mf.CheckpointUnusable, match="dealer/matchmaker/mode/iteration is missing"):
         mf.resume(replace(experiment, stop=mf.Stop(env_steps=WHOLE)), tmp_path)
+
+
+class Remembering(mf.PSRO):
+    """PSRO that keeps more, of another type in time."""
+
+    def state(self) -> Any:
+        return {**super().state(), "best": None if self.iteration else 0}
+
+
+def test_a_subclass_of_psro_may_keep_anything_beside(tmp_path: Path) -> None:
+    experiment = league_run(mf.League(Remembering(games=2), snapshots=OFTEN), HALF)
+    mf.train(experiment, tmp_path)
+    assert mf.resume(replace(experiment, stop=mf.Stop(env_steps=WHOLE)), tmp_path).metrics["env_steps"] >= WHOLE

@@ -192,7 +192,7 @@ def identity_of(env: Any, type_only: bool) -> Identity:
 
 
 def _unbounded_from(dtype: Any) -> float:
-    """Return the bound that says that there is none: the largest number, but for the 256 values of pixels."""
+    """Return the upper bound from which on observations count as unbounded; a byte's 255 is that of pixels."""
     if np.issubdtype(dtype, np.floating):
         return float(np.finfo(np.float32).max)
     return float(np.iinfo(dtype).max) if dtype.itemsize > 1 else np.inf
