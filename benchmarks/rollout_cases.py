@@ -16,7 +16,8 @@ from marlflow.base.spaces import Spaces
 from marlflow.batches.items import as_it_is
 from marlflow.env import open_adapter
 from marlflow.env.batched.versions import batched_maker
-from marlflow.env.make import import_factory, make_environment
+from marlflow.env.factories import import_factory
+from marlflow.env.make import make_environment
 from marlflow.policy.actor import Actor
 from marlflow.policy.actor_critic import stochastic_actor
 from marlflow.policy.torso import CNN, MLP

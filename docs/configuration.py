@@ -22,7 +22,7 @@ from marlflow.config.comments import Commented, Entry, files, root  # noqa: E402
 from marlflow.config.construct import described  # noqa: E402
 from marlflow.config.settings import range_of  # noqa: E402
 from marlflow.config.target_nodes import ENV_KEYS, TARGET, hints_of  # noqa: E402
-from marlflow.env.make import import_factory  # noqa: E402
+from marlflow.env.factories import import_factory  # noqa: E402
 
 PAGE = Path(__file__).with_suffix(".md")
 HEAD = """\

@@ -21,7 +21,7 @@ from typing import Any, get_args
 import marlflow as mf
 from marlflow import league
 from marlflow.config.target_nodes import TARGET, hints_of
-from marlflow.env.make import import_factory
+from marlflow.env.factories import import_factory
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 WIDTH, COLUMN = 140, 40

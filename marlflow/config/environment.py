@@ -20,7 +20,8 @@ from marlflow.config.experiment import Env
 from marlflow.config.trust import RECORDED
 from marlflow.env import EnvAdapter, open_adapter
 from marlflow.env.episode_location import lines_of, raised
-from marlflow.env.make import EnvMaker, import_factory
+from marlflow.env.factories import import_factory
+from marlflow.env.make import EnvMaker
 from marlflow.env.simulators import pettingzoo_registry
 from marlflow.offline.environment import recorded_environment
 from marlflow.sampling.watchdog import close_within

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import shlex
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,18 @@ from marlflow.base.links import link_problems
 
 # More than the files that a run writes before it begins.
 _TRIAL_BYTES = 2**16
+_LONGEST_NAME = 100
+_NO_NAME = re.compile(r'[/\\:*?"<>|\x00-\x1f\x7f]|^[.\s]|[.\s]$|^$')
+
+
+def name_problem(value: str) -> str | None:
+    """Return what the name of a run or a policy should be; None if it can name a folder."""
+    if _NO_NAME.search(value) or len(value.encode(errors="replace")) > _LONGEST_NAME:
+        return (
+            f"must be a name for a folder: 1 to {_LONGEST_NAME} letters, digits, _, - and others, but no / \\ : * ? "
+            '" < > |, and neither dots nor spaces at its ends'
+        )
+    return None
 
 
 def folder_problems(setting: str, folder: Path, remedy: str = "choose another") -> Iterator[str]:

@@ -15,10 +15,9 @@ from omegaconf import OmegaConf
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.sentences import meant, nearest
 from marlflow.config.comments import names, text_of
-from marlflow.config.experiment import Env, Experiment
-from marlflow.config.schema import wrappers_of
-from marlflow.config.settings import name_problem
+from marlflow.config.folders import name_problem
 from marlflow.config.target_nodes import ENV_KEYS, TARGET, UNSET
+from marlflow.config.wrappers import wrappers_of
 from marlflow.env.simulators import pettingzoo_registry
 
 
@@ -32,20 +31,22 @@ class NamedEnvironment:
     num_envs: int
 
 
-def default_run_name(env: Env) -> str:
-    """Return the name of a run that has none: that of its environment, as on the command line.
+def default_run_name(factory: Callable[..., Any] | str, arguments: Mapping[str, Any]) -> str | None:
+    """Return the name of a run that has none: that of its environment, as on the command line. None if it has none.
 
-    >>> default_run_name(Env("simple_tag")), default_run_name(Env("classic/rps-v2"))
-    ('simple_tag', 'rps')
+    >>> default_run_name("mpe2.simple_tag_v3.parallel_env", {"num_good": 2})
+    'simple_tag'
+    >>> default_run_name(pettingzoo_registry.TARGET, {"id": "classic/rps-v2"})
+    'rps'
     """
-    id = env.arguments.get("id")
-    for name, factory, its_id in _factories():
-        if factory == env.factory and its_id in (None, id):
+    id = arguments.get("id")
+    for name, shipped, its_id in _factories():
+        if shipped == factory and its_id in (None, id):
             return name
-    if env.factory == pettingzoo_registry.TARGET:
+    if factory == pettingzoo_registry.TARGET:
         return str(id).rpartition("/")[2]
-    path = env.factory if isinstance(env.factory, str) else getattr(env.factory, "__qualname__", "")
-    return Experiment.name if name_problem(path) else path
+    path = factory if isinstance(factory, str) else getattr(factory, "__qualname__", "")
+    return None if name_problem(path) else path
 
 
 @cache

@@ -26,7 +26,7 @@ from marlflow.config.renamed import with_parts
 from marlflow.config.schema import read_values
 from marlflow.config.target_nodes import TARGET
 from marlflow.config.trust import UNSIGNED, listed, refusal, untrusted
-from marlflow.env.make import comes_with_an_extra
+from marlflow.env.factories import comes_with_an_extra
 from marlflow.learner.extra_losses import EXTRA_LOSSES, without_extra_losses
 from marlflow.runs.saved_runs import EXPERIMENT
 

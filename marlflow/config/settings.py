@@ -17,6 +17,7 @@ from marlflow.base.ranges import INFINITY, Range, declared_range
 from marlflow.base.schedules import CosineDecay, Linear, PiecewiseConstant, Schedule
 from marlflow.config.construct import LEFT, fit, settings_of
 from marlflow.config.experiment import Env, Experiment, Stop
+from marlflow.config.folders import name_problem
 from marlflow.config.target_nodes import hints_of, parameters_of
 from marlflow.env.episode_location import raised
 from marlflow.learner.optimizer import TORCH_SETTINGS, TorchOptimizer
@@ -32,9 +33,8 @@ _WRITTEN_AS = {(Env, "factory"): "_target_"}
 _LATE_AGENT_STEPS = 2**62
 _ANY_NUMBER = Range(-INFINITY, INFINITY)
 _ANY_NUMBER_OR_INFINITY = Range(-INFINITY, INFINITY, infinite=True)
-_LONGEST_NAME, _LONGEST_TEXT = 100, 4_096
+_LONGEST_TEXT = 4_096
 _CALLBACK = re.compile(r"(callbacks|log\.sinks)\.[^.]+")
-_NO_FOLDER_NAME = re.compile(r'[/\\:*?"<>|\x00-\x1f\x7f]|^[.\s]|[.\s]$|^$')
 
 
 def setting_problems(value: Any, path: str = "") -> Iterator[Problem | str]:
@@ -209,16 +209,6 @@ def range_of(make: Callable[..., Any], name: str) -> Range:
         return found
     parameter = parameters_of(make).get(name)
     return _ANY_NUMBER_OR_INFINITY if parameter is not None and parameter.default == INFINITY else _ANY_NUMBER
-
-
-def name_problem(value: str) -> str | None:
-    """Return what the name of a run or a policy should be; None if it can name a folder."""
-    if _NO_FOLDER_NAME.search(value) or len(value.encode(errors="replace")) > _LONGEST_NAME:
-        return (
-            f"must be a name for a folder: 1 to {_LONGEST_NAME} letters, digits, _, - and others, but no / \\ : * ? "
-            '" < > |, and neither dots nor spaces at its ends'
-        )
-    return None
 
 
 def text_problem(value: str) -> str | None:

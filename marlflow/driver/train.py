@@ -89,7 +89,9 @@ def train_checked(
     is_new = run_dir is None
     from marlflow.config.named_environments import default_run_name
 
-    name = default_run_name(experiment.env) if experiment.name == Experiment.name else experiment.name
+    env, name = experiment.env, experiment.name
+    if name == Experiment.name:
+        name = default_run_name(env.factory, env.arguments) or name
     folder = Path("runs") / name / time.strftime(_FOLDER_NAME) if run_dir is None else Path(run_dir)
     problems = list(folder_problems("the run's directory", folder))
     if not is_new:

@@ -20,7 +20,8 @@ from marlflow.base.files import is_signed, replacing, signature_of
 from marlflow.base.public_names import current_name, with_current_names
 from marlflow.base.serialization import MALFORMED
 from marlflow.base.spaces import Spaces
-from marlflow.env.make import Wrapper, import_factory
+from marlflow.env.factories import import_factory
+from marlflow.env.make import Wrapper
 
 _T = TypeVar("_T")
 

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 import marlflow as mf
 from marlflow.config.comments import names
 from marlflow.config.compose import Groups, composing
-from marlflow.env.make import import_factory
+from marlflow.env.factories import import_factory
 from marlflow.env.simulators import pettingzoo_registry
 from tests.architecture.sources import REPOSITORY, within
 from tests.env.optional import is_installed

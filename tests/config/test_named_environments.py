@@ -90,11 +90,11 @@ def some_env() -> None:
         (mf.Env("atari/pong-v3"), "pong-v3"),
         (mf.Env("my_module.make"), "my_module.make"),
         (mf.Env(some_env), "some_env"),
-        (mf.Env(lambda: None), "experiment"),
+        (mf.Env(lambda: None), None),
     ],
 )
-def test_a_run_without_a_name_has_that_of_its_environment(env: mf.Env, name: str) -> None:
-    assert default_run_name(env) == name
+def test_a_run_without_a_name_has_that_of_its_environment(env: mf.Env, name: str | None) -> None:
+    assert default_run_name(env.factory, env.arguments) == name
 
 
 @pytest.mark.slow

@@ -15,8 +15,8 @@ import marlflow as mf
 from marlflow import conf
 from marlflow.config.environment import environment_identity, environment_name
 from marlflow.env import make_environment
+from marlflow.env.factories import import_factory
 from marlflow.env.games.cartpole_team import CartPoleTeam
-from marlflow.env.make import import_factory
 from marlflow.env.simulators import pettingzoo_registry
 from tests.config.composition import experiment_of, ready_of
 

@@ -16,6 +16,8 @@ from typing import Any, Literal, TypeAlias
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.env.batched.protocol import BatchedEnv, info_keys, is_functional
+from marlflow.env.factories import import_factory
+from marlflow.env.simulators import pettingzoo_registry
 
 Batched: TypeAlias = bool | Literal["auto"]
 """`env.batched`: whether environments are stepped by one call; `auto`: if a version gives the same numbers."""
@@ -82,8 +84,6 @@ def batch_wrapped(env: BatchedEnv, wrappers: Sequence[Any], name: str) -> Batche
 
 def imported(factory: Callable[..., Any] | str) -> Callable[..., Any]:
     """Return the function at an import path, or the function itself; raises ConfigInvalid."""
-    from marlflow.env.make import import_factory  # late: it makes batched environments too
-
     return import_factory(factory) if isinstance(factory, str) else factory
 
 
@@ -144,14 +144,10 @@ def _is_off(value: Any, parameter: inspect.Parameter | None) -> bool:
 
 
 def _is_registered(factory: Callable[..., Any] | str) -> bool:
-    from marlflow.env.simulators import pettingzoo_registry
-
     return factory in (pettingzoo_registry.TARGET, pettingzoo_registry.make)
 
 
 def _shipped_name(factory: Callable[..., Any] | str, arguments: Mapping[str, Any]) -> str:
-    from marlflow.env.simulators import pettingzoo_registry
-
     if _is_registered(factory):
         return pettingzoo_registry.stable_name(arguments)
     if isinstance(factory, str):
@@ -160,7 +156,5 @@ def _shipped_name(factory: Callable[..., Any] | str, arguments: Mapping[str, Any
 
 
 def _own_arguments(factory: Callable[..., Any] | str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    from marlflow.env.simulators import pettingzoo_registry
-
     left_out = pettingzoo_registry.OWN_ARGUMENTS if _is_registered(factory) else ()
     return {key: value for key, value in arguments.items() if key not in left_out}

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from marlflow.base.errors import ConfigInvalid
+from marlflow.env.factories import import_factory
 from marlflow.env.functional.batch import FunctionalBatch, batch_of
-from marlflow.env.make import import_factory
 from marlflow.env.user_code import failed_call
 
 

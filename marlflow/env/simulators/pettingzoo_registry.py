@@ -20,7 +20,7 @@ from pettingzoo.utils.conversions import aec_to_parallel_wrapper
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.sentences import meant
-from marlflow.env.make import extra_of, ignore_known_warnings, import_factory
+from marlflow.env.factories import extra_of, ignore_known_warnings, import_factory
 from marlflow.env.user_code import import_module, own_lines
 
 TARGET: Final = "marlflow.env.simulators.pettingzoo_registry.make"
