@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from torch import Tensor, nn
 
 from marlflow.base.errors import NotCompiled
+from marlflow.compiled.constants import attributes_of, changed_number, numbers_of
 from marlflow.learner.flat_parameters import FlatParameters
 from marlflow.learner.loss import LossTerms
 from marlflow.learner.loss_groups import OptimizerGroup
@@ -34,11 +34,8 @@ class TracedLosses:
     def verify_constants(self) -> None:
         """Raise NotCompiled if a number that a program has as a constant is another now."""
         for keeper, constants in self._constants.values():
-            attributes = _attributes(keeper)
-            for name, value in constants.items():
-                now = attributes.get(name, value)
-                if now is not value and now != value:
-                    raise NotCompiled(f"{_named(keeper)} changes its own {name} from one update to the next")
+            if (name := changed_number(keeper, constants)) is not None:
+                raise NotCompiled(f"{_named(keeper)} changes its own {name} from one update to the next")
 
     def _modules(self) -> list[Any]:
         return [one for one in (self._parameters.module, self._parameters.target_module) if one is not None]
@@ -63,10 +60,10 @@ class TracedLosses:
 
             def run() -> LossTerms:
                 self._set_coefficients(values)
-                before = [_numbers(keeper) for keeper in keepers]
+                before = [numbers_of(keeper) for keeper in keepers]
                 terms = group.total_loss(parameters.module, parameters.target_module, _traced(columns))
                 for keeper, numbers in zip(keepers, before, strict=True):
-                    for name, value in _numbers(keeper).items():
+                    for name, value in numbers_of(keeper).items():
                         if numbers.get(name) != value:
                             raise NotCompiled(f"{_named(keeper)} changes its own {name} with each minibatch")
                 # Scheduled coefficients are no numbers here.
@@ -79,7 +76,7 @@ class TracedLosses:
             finally:
                 self._set_coefficients(self.scheduled)
             for keeper in keepers:
-                if kept := [name for name, value in _attributes(keeper).items() if isinstance(value, Traced)]:
+                if kept := [name for name, value in attributes_of(keeper).items() if isinstance(value, Traced)]:
                     raise NotCompiled(
                         f"{_named(keeper)} keeps {kept[0]} from one minibatch to the next; a loss returns it as "
                         "LossTerms(columns=...)"
@@ -116,23 +113,8 @@ def _with_inner(functions: Sequence[Any]) -> list[Any]:
         if id(one) in found or not callable(one) or isinstance(one, type | Tensor | nn.Module):
             continue
         found[id(one)] = one
-        left += [getattr(one, "__self__", None), getattr(one, "func", None), *_attributes(one).values()]
+        left += [getattr(one, "__self__", None), getattr(one, "func", None), *attributes_of(one).values()]
     return [*found.values()]
-
-
-def _attributes(keeper: Any) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = getattr(keeper, "__dict__", {})
-    return found
-
-
-def _numbers(keeper: Any) -> dict[str, Any]:
-    # A module's `training` changes while it acts.
-    attributes = {} if type(keeper).__module__.startswith("torch.") else _attributes(keeper)
-    return {
-        name: value
-        for name, value in attributes.items()
-        if isinstance(value, bool | int | float | str | np.number) and name != "training"
-    }
 
 
 def _named(keeper: Any) -> str:

@@ -124,7 +124,7 @@ def chunked_priorities(
     if not isinstance(loss, PrioritizingLoss):
         raise TypeError(f"{type(loss).__name__} gives no priorities; InitialPriorities needs a loss with `priorities`")
     chunks, rows = [np.zeros(0, np.float32)], len(columns["obs"])
-    with torch.inference_mode():
+    with torch.inference_mode(), _in_evaluation_mode(module):
         for chunk in zip(*map(value_chunks, columns.values()), strict=True):
             minibatch = {name: tensor(part) for name, part in zip(columns, chunk, strict=True)}
             chunks.append(loss.priorities(module, module, minibatch).float().cpu().numpy())

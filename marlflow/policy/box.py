@@ -218,7 +218,7 @@ class SquashedGaussianActor(NetworkActor):
         return squashed_sample(mean, log_std, noise)
 
     def outputs(self, obs: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        return through(self.torso, self.head, obs), None
+        return torch.cat(self(obs), -1), None
 
     def choose(
         self, outputs: Tensor, action_mask: Array | None, mode: Mode, generator: RowRandom

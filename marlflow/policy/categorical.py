@@ -19,7 +19,7 @@ from marlflow.base.errors import MarlflowError
 from marlflow.base.random import RowRandom
 from marlflow.base.spaces import components
 from marlflow.policy.actor import EvaluationMode, Mode, NetworkActor
-from marlflow.policy.dense import Layers, as_rows, linear, plain_layers, through
+from marlflow.policy.dense import Layers, as_rows, is_plain, linear, plain_layers, through
 from marlflow.policy.tensors import as_array, as_float32
 
 LOWEST = torch.finfo(torch.float32).min
@@ -36,9 +36,8 @@ class CategoricalActor(NetworkActor):
     @property
     def layers(self) -> Layers | None:
         """The layers that compute `outputs`; None if anything else does."""
-        # The exact type: a subclass may compute something else.
         modules = self._modules
-        return plain_layers(modules["torso"], modules["head"]) if type(self) is CategoricalActor else None
+        return plain_layers(modules["torso"], modules["head"]) if is_plain(self, CategoricalActor) else None
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return logits [N, A] of `obs` [N, ...]."""

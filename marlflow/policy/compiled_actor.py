@@ -1,13 +1,14 @@
 """An actor as a pure function in JAX: its network traced from torch, and its choice of actions.
 
 Actions are chosen as by the actor's `choose`, in float32, for rollouts that are one compiled call. A choice belongs to
-the exact function: an actor of another class whose `choose` is its own has none here, and acts tick by tick.
+exact functions: an actor of another class that overrides `choose`, or what that calls, has none here, and acts tick by
+tick.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import jax
@@ -20,6 +21,7 @@ from torch import nn
 from marlflow.base.arrays import Array
 from marlflow.base.errors import NotCompiled
 from marlflow.base.observations import row_dtype
+from marlflow.compiled.constants import changed_number, numbers_of
 from marlflow.compiled.counter_random import Bits64, CounterRandom
 from marlflow.compiled.rows import NO_PADDING
 from marlflow.compiled.tracing import Traced, traced, value_of
@@ -73,6 +75,13 @@ def compiled_choice(actor: Actor) -> CompiledChoice:
     raise NotCompiled(f"{kind.__module__}.{kind.__qualname__} chooses its actions in Python, tick by tick")
 
 
+def _verify_shipped(owner: object, method: Callable[..., Any]) -> None:
+    """Raise NotCompiled if a class of a user's overrides a method that `choose` calls."""
+    kind = type(owner)
+    if getattr(kind, method.__name__) is not method:
+        raise NotCompiled(f"{kind.__module__}.{kind.__qualname__} has its own {method.__name__}, called tick by tick")
+
+
 def _categorical(actor: Any) -> CompiledChoice:
     del actor
     return CompiledChoice(lambda logits, mask, random, _: _sample(logits, mask, random.uniform()), {})
@@ -122,6 +131,7 @@ def _joined(chosen: Sequence[Chosen], shape: Sequence[int]) -> Chosen:
 
 
 def _epsilon_greedy(actor: QActor) -> CompiledChoice:
+    _verify_shipped(actor, QActor._epsilon)
     ladder = actor.ladder
 
     def choose(q: Any, mask: Any, random: CounterRandom, settings: Mapping[str, Any]) -> Chosen:
@@ -198,6 +208,7 @@ def _per_row(value: Any, like: Any) -> Any:
 
 
 def _gaussian(actor: GaussianActor) -> CompiledChoice:
+    _verify_shipped(actor, GaussianActor._log_prob)
     center, scale, low, high = (x.cpu().numpy() for x in (actor.center, actor.scale, actor.low, actor.high))
 
     def choose(outputs: Any, mask: Any, random: CounterRandom, settings: Mapping[str, Any]) -> Chosen:
@@ -234,6 +245,7 @@ def _squashed(actor: SquashedGaussianActor) -> CompiledChoice:
 
 
 def _in_box(box: BoxCoordinates, action: Any) -> Any:
+    _verify_shipped(box, BoxCoordinates.in_box)
     return jnp.clip(box._center + box._scale * action, box._low, box._high).reshape(-1, *box._shape)
 
 
@@ -289,6 +301,10 @@ _MOST_DIFFERENT = 1e-3
 """As a share of the largest output: rounding is a thousandth of it."""
 
 
+def _constants_of(module: nn.Module, settings: Collection[str]) -> dict[str, Any]:
+    return {name: value for name, value in numbers_of(module).items() if name not in settings}
+
+
 def _given_of(actor: Actor, parameters: Sequence[nn.Parameter]) -> Given:
     arrays = [parameter.detach().cpu().numpy() for parameter in parameters]
     # XLA multiplies faster by the transpose of torch's matrices. Copies, because the actor's parameters may change.
@@ -316,6 +332,14 @@ class CompiledActor:
         if network is not None and network.device is not None:
             raise NotCompiled("its network is on another device")
         self._parameters: list[nn.Parameter] = [] if network is None else in_flat_order(network)
+        modules: list[nn.Module] = []
+        if network is not None:
+            # As when it acts: dropout, for example, does nothing then.
+            network.eval()
+            modules = [*network.modules()]
+        # Settings are inputs of the choice; all other numbers of a network are constants of its program.
+        self._settings = compiled_choice(actor).settings.keys()
+        self._constants = [_constants_of(module, self._settings) for module in modules]
         self._try(memory_shape_of(actor))
 
     def _try(self, memory_shape: tuple[int, ...] | None) -> None:
@@ -360,11 +384,24 @@ class CompiledActor:
                 raise NotCompiled(f"XLA computes other outputs of its network than torch, by {difference.max():.2g}")
 
     def given(self) -> Given:
-        """Return the current parameters and settings."""
+        """Return the current parameters and settings; raises NotCompiled if another number of the network changed."""
+        if self._network is not None:
+            self._verify_constants(self._network)
         return _given_of(self._actor, self._parameters)
 
+    def _verify_constants(self, network: NetworkActor) -> None:
+        for module, constants in zip(network.modules(), self._constants, strict=True):
+            if (name := changed_number(module, constants)) is not None:
+                kind = type(module)
+                raise NotCompiled(
+                    f"{kind.__module__}.{kind.__qualname__} changes its own {name}, which a program has as a constant"
+                )
+
     def stacked(self, members: Sequence[StackedMember | None]) -> Given:
-        """Return the parameters and settings of several members with this network, [E, ...] each; None is any."""
+        """Return the parameters and settings of several members with this network, [E, ...] each; None is any.
+
+        Raises NotCompiled if another number of the network differs between them.
+        """
         # A copy, which is made each member in turn, as an actor of its own would be.
         actor = copy.deepcopy(self._actor)
         network = network_of(actor)
@@ -374,6 +411,8 @@ class CompiledActor:
         for member in members:
             if member is not None:
                 actor.set_schedule(member.scheduled)
+                if isinstance(network, NetworkActor):
+                    self._verify_constants(network)
                 if parameters:
                     cast("WeightedActor", actor).load_flat(member.flat[:size])
             of_members.append(_given_of(actor, parameters))

@@ -54,7 +54,7 @@ def plain_layers(torso: nn.Module | None, head: nn.Module | None) -> Layers | No
     """
     # Called at every env step, so by dictionaries, which are quicker than nn.Module's attributes. Exact types: a
     # subclass may compute something else, as torch's parametrizations do.
-    if type(torso) is not Dense or torso._forward_hooks or torso._forward_pre_hooks:
+    if not isinstance(torso, Dense) or not is_plain(torso, Dense):
         return None
     layers = [*torso._modules["layers"]._modules.values()]  # type: ignore[union-attr]
     activated = len(layers)
@@ -62,13 +62,19 @@ def plain_layers(torso: nn.Module | None, head: nn.Module | None) -> Layers | No
         layers.append(head)
     parameters: list[Tensor] = []
     for layer in layers:
-        if type(layer) is not nn.Linear or layer._forward_hooks or layer._forward_pre_hooks:
+        if not is_plain(layer, nn.Linear):
             return None
         weight, bias = layer._parameters.get("weight"), layer._parameters.get("bias")
         if weight is None or bias is None:
             return None
         parameters += (weight, bias)
     return Layers(parameters, activated, torso.activation)
+
+
+def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
+    """Return whether a module computes what `kind` does: it is no subclass, and has no hook or `forward` of its own."""
+    own = module.__dict__
+    return type(module) is kind and not (own["_forward_hooks"] or own["_forward_pre_hooks"] or "forward" in own)
 
 
 def linear(inputs: int, outputs: int, gain: float, generator: torch.Generator) -> nn.Linear:

@@ -17,7 +17,7 @@ from marlflow.base.errors import MarlflowError
 from marlflow.base.random import RowRandom
 from marlflow.base.spaces import Spaces
 from marlflow.policy.actor import EvaluationMode, Mode, NetworkActor, Scheduled, as_scheduled
-from marlflow.policy.dense import Layers, as_rows, linear, plain_layers, through
+from marlflow.policy.dense import Layers, as_rows, is_plain, linear, plain_layers, through
 from marlflow.policy.scripted import uniform_legal
 from marlflow.policy.tensors import as_array, as_float32
 from marlflow.policy.torso import TorsoConfig, build_torso
@@ -56,9 +56,8 @@ class QActor(NetworkActor):
     @property
     def layers(self) -> Layers | None:
         """The layers that compute `outputs`; None if anything else does."""
-        # The exact type: a subclass may compute something else.
         modules = self._modules
-        return plain_layers(modules["torso"], modules["head"]) if type(self) is QActor else None
+        return plain_layers(modules["torso"], modules["head"]) if is_plain(self, QActor) else None
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return action values [N, A] of `obs` [N, ...]."""

@@ -231,6 +231,7 @@ class StackedMembers:
         network = actor.inner if isinstance(actor, WarmupActor) else actor
         assert isinstance(network, NetworkActor)
         assert isinstance(actor, NetworkActor | WarmupActor)
+        network.eval()
         self._actor, self._network = actor, network
         self._parameters = in_flat_order(network)
         self._sizes = [parameter.numel() for parameter in self._parameters]

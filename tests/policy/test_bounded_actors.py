@@ -230,3 +230,21 @@ def test_it_is_an_actor_with_the_parameters_of_the_one_within() -> None:
     np.testing.assert_array_equal(first.flat(), other.flat())
     actor.move_to("cpu")
     assert first.device is None
+
+
+class Narrow(SquashedGaussianActor):
+    """Acts with a hundredth of the standard deviation that its network says, on the other side."""
+
+    def forward(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        mean, log_std = super().forward(obs)
+        return -mean, log_std - math.log(100.0)
+
+
+def test_an_overridden_forward_acts_as_it_learns() -> None:
+    torso, features = mf.MLP((8,)).build((2,), generator())
+    actor, obs = Narrow(torso, features, BOX, generator(1)), observations()
+    mean, log_std = actor(torch.from_numpy(obs))
+    acted = actor.act(obs, None, None, "sampled", row_random(ROWS))
+    for row in range(3):
+        expected = naive_log_density(mean[row].tolist(), log_std[row].tolist(), acted.action[row].ravel().tolist())
+        assert acted.behavior_logp[row] == pytest.approx(expected, abs=0.05)

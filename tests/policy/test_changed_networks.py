@@ -17,6 +17,7 @@ import marlflow as mf
 from marlflow.base.spaces import Spaces
 from marlflow.learner.compute import ON_CPU
 from marlflow.policy.actor import NetworkActor
+from marlflow.policy.box import SquashedGaussianActor
 from marlflow.policy.dense import plain_layers
 from marlflow.policy.stacked import RowGroups, members_of
 from tests.policy.row_random import row_random
@@ -96,6 +97,18 @@ def hooked(actor: Any) -> None:
     first_linear(actor).register_forward_hook(lambda _module, _inputs, output: 2.0 * output)
 
 
+def hooked_actor(actor: Any) -> None:
+    if isinstance(actor, SquashedGaussianActor):
+        actor.register_forward_hook(lambda _module, _inputs, output: (2.0 * output[0], output[1]))
+    else:
+        actor.register_forward_hook(lambda _module, _inputs, output: 2.0 * output)
+
+
+def own_forward(actor: Any) -> None:
+    layer = first_linear(actor)
+    layer.forward = lambda x: 3.0 * nn.functional.linear(x, layer.weight, layer.bias)  # type: ignore[method-assign]
+
+
 def pruned(actor: Any) -> None:
     prune.l1_unstructured(actor.torso.layers[0], "weight", 0.5)
     with torch.no_grad():
@@ -115,6 +128,8 @@ CHANGES: dict[str, Callable[[Any], None]] = {
     "inner layer": inner_layer,
     "parametrization": weight_norm,
     "hook": hooked,
+    "hook of the actor": hooked_actor,
+    "forward of an object": own_forward,
     "pruned": pruned,
     "parameter": other_parameter,
 }

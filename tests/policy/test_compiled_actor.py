@@ -18,6 +18,7 @@ if True:  # JAX reads its settings when it is imported
     import jax
     import jax.numpy as jnp
 
+    from marlflow.policy.box import BoxCoordinates, DeterministicActor, GaussianActor, SquashedGaussianActor
     from marlflow.policy.categorical import CategoricalActor
     from marlflow.policy.compiled_actor import CompiledActor, StackedMember, _running_sums, _sample
     from marlflow.policy.q import QActor
@@ -91,3 +92,76 @@ def test_members_are_what_an_actor_makes_of_their_weights_and_schedules() -> Non
             np.testing.assert_array_equal(stack[number], parameter.detach().numpy().T)
         assert given.settings["epsilon"][number] == np.float32(own.epsilon)
     np.testing.assert_array_equal(live.flat(), before)
+
+
+class Careful(QActor):
+    """Never explores."""
+
+    def _epsilon(self, generator: Any) -> float:
+        return 0.0
+
+
+class Rounded(BoxCoordinates):
+    """Rounds actions."""
+
+    def in_box(self, action: Any) -> Any:
+        return np.round(super().in_box(action))
+
+
+class OwnDensity(GaussianActor):
+    """Has its own density."""
+
+    def _log_prob(self, mean: Tensor, log_std: Tensor, flat: Tensor) -> Tensor:
+        return 0.5 * super()._log_prob(mean, log_std, flat)
+
+
+def test_an_actor_that_overrides_what_its_choice_calls_is_not_compiled() -> None:
+    space, box, generator = spaces.Box(-1.0, 1.0, (4,)), spaces.Box(-1.0, 1.0, (2,)), torch.Generator().manual_seed(0)
+    with pytest.raises(NotCompiled, match=r"Careful has its own _epsilon, called tick by tick"):
+        CompiledActor(Careful(nn.Identity(), nn.Linear(4, 3)), space)
+    with pytest.raises(NotCompiled, match="OwnDensity has its own _log_prob"):
+        CompiledActor(OwnDensity(nn.Identity(), 4, box, generator), space)
+    for kind in (SquashedGaussianActor, DeterministicActor):
+        actor = kind(nn.Identity(), 4, box, generator)
+        CompiledActor(actor, space)
+        actor.box = Rounded(box)
+        with pytest.raises(NotCompiled, match="Rounded has its own in_box"):
+            CompiledActor(actor, space)
+
+
+def test_a_network_is_compiled_as_it_acts() -> None:
+    torso = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 8))
+    actor = CategoricalActor(torso, 8, 3, torch.Generator().manual_seed(0))
+    assert actor.training
+    compiled, obs = CompiledActor(actor, spaces.Box(-1.0, 1.0, (4,))), np.ones((2, 4), np.float32)
+    outputs, _ = jax.jit(compiled._outputs)(compiled.given().parameters, obs, None)
+    np.testing.assert_allclose(outputs, actor.outputs_of(obs), rtol=1e-5, atol=1e-6)
+
+
+class Pushed(QActor):
+    """Adds a scheduled number to the value of its last action."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Identity(), nn.Linear(4, 3))
+        self.push = 0.0
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return super().forward(obs) + self.push * torch.tensor([0.0, 0.0, 1.0])
+
+    def set_schedule(self, values: Any) -> None:
+        super().set_schedule(values)
+        self.push = values.get("push", self.push)
+
+
+def test_a_number_that_a_network_changes_itself_is_noticed() -> None:
+    actor = Pushed()
+    compiled = CompiledActor(actor, spaces.Box(-1.0, 1.0, (4,)))
+    flat = actor.flat()
+    compiled.stacked([StackedMember(flat, {"push": 0.0, "epsilon": 0.2})])
+    with pytest.raises(NotCompiled, match="Pushed changes its own push, which a program has as a constant"):
+        compiled.stacked([StackedMember(flat, {"push": 1.0})])
+    actor.set_schedule({"epsilon": 0.3})
+    compiled.given()
+    actor.set_schedule({"push": 0.5})
+    with pytest.raises(NotCompiled, match="Pushed changes its own push"):
+        compiled.given()

@@ -289,3 +289,25 @@ def test_an_actor_of_another_kind_acts_by_itself() -> None:
         RowGroups.of(np.arange(3)), obs, None, None, "sampled", mf.RowRandom(*np.ones((2, 3), np.uint64))
     )
     assert acted.action.tolist() == [0, 0, 0]
+
+
+def test_dropout_is_off_when_members_act() -> None:
+    def make() -> CategoricalActor:
+        torso = nn.Sequential(nn.Linear(5, 32), nn.ReLU(), nn.Dropout(0.5))
+        return CategoricalActor(torso, 32, 4, generator())
+
+    own, members = make(), members_of(make, make())
+    assert isinstance(members, StackedMembers)
+    for slot in range(20):
+        members.load(slot, own.flat(), {})
+    obs = np.random.default_rng(0).standard_normal((20, 5)).astype(np.float32)
+    expected = np.exp(torch.log_softmax(torch.from_numpy(own.outputs_of(obs)), -1).numpy()).max(1)
+    for count in (3, 20):
+        rows = RowGroups.of(np.arange(count)), obs[:count], None, None
+        acted = members.act(*rows, "greedy", mf.RowRandom(*np.ones((2, count), np.uint64)))
+        np.testing.assert_array_equal(acted.action, own.outputs_of(obs[:count]).argmax(1))
+        # With equal random numbers, a member's sample is its own actor's.
+        sampled = members.act(*rows, "sampled", mf.RowRandom(*np.ones((2, count), np.uint64)))
+        alone = own.act(obs[:count], None, None, "sampled", mf.RowRandom(*np.ones((2, count), np.uint64)))
+        np.testing.assert_allclose(sampled.behavior_logp, alone.behavior_logp, rtol=1e-4, atol=1e-5)
+    assert (expected > 0.25).all()

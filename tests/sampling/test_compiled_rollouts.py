@@ -393,3 +393,39 @@ def test_the_drawn_plan_says_whether_rollouts_are_compiled(compiled, timeout_s, 
     run = small_run(env=env, policies={"walker": mf.Policy(SMALL_PPO, SMALL)}, mapping=None)
     drawn = str(mf.plan(replace(run, rollouts=replace(run.rollouts, compiled=compiled))))
     assert ("Collect(compiled=True)" in drawn) is shown
+
+
+class Pushed(QActor):
+    """Adds a scheduled number to the value of its first action."""
+
+    def __init__(self, torso, head):
+        super().__init__(torso, head)
+        self.push = 0.0
+
+    def forward(self, obs):
+        q = super().forward(obs)
+        return q + self.push * torch.eye(q.shape[1])[0]
+
+    def set_schedule(self, values):
+        super().set_schedule(values)
+        self.push = values.get("push", self.push)
+
+
+def test_a_network_that_changes_a_number_of_its_own_goes_on_in_single_steps():
+    case = CASES["players in turn of one policy"]
+
+    def worker(compiled):
+        plain = actor_of("dqn", HotPotato(), "player_0", False)
+        return case.worker(compiled, actors={"a": Pushed(plain.torso, plain.head)})
+
+    single, compiled = worker(False), worker("auto")
+    notes = []
+    for number, push in enumerate((0.0, 0.0, 50.0, 50.0, -50.0)):
+        request = Request(schedules={"a": {"epsilon": 0.2, "push": push}})
+        ours, theirs = (one.collect(TICKS[number], request) for one in (compiled, single))
+        assert_alike(ours, theirs)
+        notes.append(ours[0].compiled.note)
+    assert notes[0].startswith("rollouts are compiled")
+    assert notes[2].startswith("rollouts are not compiled any more: ")
+    assert "Pushed changes its own push" in notes[2]
+    assert (notes[1], notes[3], notes[4]) == ("", "", "")

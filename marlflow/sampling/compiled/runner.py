@@ -6,6 +6,7 @@ Between two calls all state is where single steps keep it, so that the same code
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -75,16 +76,27 @@ class CompiledRunner(Runner):
         self._room = 1
         self._programs: dict[tuple[Any, ...], _Compiled] = {}
         self.compiled = CompiledCalls(note=_NOTE)
+        self._is_compiled = True
 
     def run(self, ticks: int, is_late: Callable[[], bool]) -> None:
-        """Take `ticks` env steps in every environment, by one call or a few."""
+        """Take `ticks` env steps in every environment, by one call or a few.
+
+        From the first call on that cannot be compiled any more, all are single steps.
+        """
         rest = ticks
-        while rest > 0 and not self.idle:
-            rest -= self._call(ticks, rest)
+        while rest > 0 and not self.idle and self._is_compiled:
+            try:
+                rest -= self._call(ticks, rest)
+            except NotCompiled as error:
+                # Nothing has happened yet: single steps continue where the last call ended.
+                self._is_compiled = False
+                self.compiled = replace(self.compiled, note=f"rollouts are not compiled any more: {error}")
+                break
             # Environments that broke begin again.
             self.begin()
             if is_late():
                 return
+        super().run(rest, is_late)
 
     def _call(self, most: int, count: int) -> int:
         """Take up to `count` ticks by one call; return how many."""
