@@ -11,15 +11,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import torch
 from gymnasium import spaces as gym
 
-from marlflow.algorithms.algorithm import TorchAlgorithm
+from marlflow.algorithms.algorithm import JointAlgorithm, LearningAlgorithm, TorchAlgorithm
 from marlflow.algorithms.info_columns import info_columns
-from marlflow.base.errors import StageFailed
+from marlflow.base.errors import StageFailed, WeightsMismatch
 from marlflow.batches.items import Fragment, JointFragment, Packed
 from marlflow.checks.rehearsed_loss import RehearsedLoss
 from marlflow.config.plans import divided_among, learner_plan
@@ -30,10 +30,13 @@ from marlflow.flow import OperatorRaised, Traits, source
 from marlflow.flow.rehearsal import FailedStage, rehearse
 from marlflow.flow.traits import type_name
 from marlflow.learner.extra_losses import CheckedLoss
+from marlflow.learner.loss_groups import actors_of
+from marlflow.policy.actor import Actor, NetworkActor, memory_shape_of
 from marlflow.policy.adapted import AdaptingActor
 from marlflow.policy.recurrent import RecurrentTorsoConfig
 from marlflow.policy.tensors import as_tensor
 from marlflow.policy.torso import build_torso
+from marlflow.policy.warmup import network_of
 from marlflow.replay.protocol import Replay
 from marlflow.runtime.inline import InlineReplicasPlace
 from marlflow.runtime.protocol import RunComponents, make_round
@@ -140,6 +143,8 @@ def _plan_problem(alone: RunSpec, learner: LearnerSpec) -> str | None:
     # Observations sampled from their spaces do not follow each other as they do in ArCHer's environments.
     if isinstance(learner.algorithm, TorchAlgorithm) and learner.algorithm.plan_needs_environment:
         return None
+    if (problem := _actor_problem(learner, module, parts)) is not None:
+        return problem
     try:
         fragments = _fragments(alone, parts)
     except StageFailed as failure:
@@ -151,6 +156,44 @@ def _plan_problem(alone: RunSpec, learner: LearnerSpec) -> str | None:
     experience = source(iter(fragments).__next__, name="experience", traits=Traits(emits=kind))
     broken = rehearse(learner_plan(experience, learner, parts), experience)
     return _changed_buffer(module, before) if broken is None else _stage_problem(broken, alone)
+
+
+def _actor_problem(learner: LearnerSpec, module: torch.nn.Module, parts: RunComponents) -> str | None:
+    """Return why workers would not act by the networks that learn, where a class overrides `network` alone."""
+    algorithm = learner.algorithm
+    if not isinstance(algorithm, LearningAlgorithm | JointAlgorithm):
+        return None
+    kinds = type(algorithm).__mro__
+    made_by, acts_by = (next(one for one in kinds if name in vars(one)) for name in ("network", "actor"))
+    if kinds.index(made_by) >= kinds.index(acts_by) or not _is_users(made_by):
+        return None
+    learning, published = actors_of(module, [policy.name for policy in learner.policies]), parts.published()
+    for policy in learner.policies:
+        acting, own = network_of(policy.actor()), network_of(cast("Actor", learning[policy.name]))
+        if not (isinstance(acting, NetworkActor) and isinstance(own, NetworkActor)):
+            continue
+        obs = observation_rows(policy.spaces, _ROWS)
+        try:
+            # A critic's parameters may follow.
+            acting.load_flat(published[policy.name].flat[: acting.flat().size])
+            if torch.allclose(_outputs(acting, obs), _outputs(own, obs), rtol=1e-3, atol=1e-6, equal_nan=True):
+                continue
+        except (WeightsMismatch, RuntimeError):
+            # They have other shapes.
+            pass
+        return (
+            f"{made_by.__name__}.network makes other networks than {acts_by.__name__}.actor, by which the workers act; "
+            "override actor(spaces, model, seed) as well"
+        )
+    return None
+
+
+def _outputs(actor: NetworkActor, obs: Any) -> torch.Tensor:
+    shape = memory_shape_of(actor)
+    memory = None if shape is None else torch.zeros(len(obs), *shape)
+    actor.eval()
+    with torch.no_grad():
+        return actor.outputs(as_tensor(obs), memory)[0]
 
 
 def _network(parts: RunComponents, learner: LearnerSpec) -> torch.nn.Module:

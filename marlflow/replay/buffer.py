@@ -159,7 +159,12 @@ class StoredReplay(Generic[Drawn]):
         """Whether draws depend neither on priorities nor on updates by a subclass between them."""
         own = type(self)
         is_plain = own.draw is StoredReplay.draw and own.reprioritize is StoredReplay.reprioritize
-        return is_plain and self._sampler.is_uniform
+        return is_plain and not self.draws_by_priority
+
+    @property
+    def draws_by_priority(self) -> bool:
+        """Whether rows are drawn by their priorities."""
+        return not self._sampler.is_uniform
 
     def insert(self, batch: Batch) -> Inserted:
         # All checks come first: a rejected batch changes nothing.

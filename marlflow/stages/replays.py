@@ -163,12 +163,22 @@ class Draw:
 class Reprioritize:
     """Updates priorities with the errors of rows just learned from.
 
-    Rows whose error is not finite, with which a learner skips an update, get the least priority, 0.
+    Rows whose error is not finite, with which a learner skips an update, get the least priority, 0. Raises InvalidInput
+    if rows are drawn by priority, and the loss gives none.
     """
 
     def __call__(self, update: Update, replay: Replay) -> Update:
-        if update.priorities is not None and update.row_ids is not None:
+        if update.row_ids is None:
+            return update
+        if update.priorities is not None:
             replay.reprioritize(update.row_ids, _or_least(update.priorities))
+        elif update.updates and getattr(replay, "draws_by_priority", False):
+            raise InvalidInput(
+                [
+                    "the replay draws rows by priority, and the loss gives no priorities: return "
+                    "LossTerms(total, terms, priorities) with one for each row, or draw uniformly"
+                ]
+            )
         return update
 
 

@@ -68,9 +68,9 @@ def start(folder: Path) -> subprocess.Popen[bytes]:
     return process
 
 
-def test_the_script_of_an_array_ends_requeues_and_resumes_its_run(tmp_path: Path) -> None:
+def test_the_script_of_an_array_requeues_and_resumes_its_run_at_the_time_limit(tmp_path: Path) -> None:
     process = start(tmp_path)
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGUSR1)
     assert process.wait() == 143
     assert start(tmp_path).wait() == 0
     calls = (tmp_path / "calls").read_text(encoding="utf-8").splitlines()
@@ -80,3 +80,11 @@ def test_the_script_of_an_array_ends_requeues_and_resumes_its_run(tmp_path: Path
         "scontrol requeue 17",
         "resume runs/spread/seed_3",
     ]
+
+
+def test_a_cancelled_task_of_an_array_is_not_requeued(tmp_path: Path) -> None:
+    process = start(tmp_path)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait() == 143
+    calls = (tmp_path / "calls").read_text(encoding="utf-8").splitlines()
+    assert calls[1:] == ["checkpoint"]

@@ -108,3 +108,16 @@ def test_it_learns_nothing_and_wants_a_loss_that_can() -> None:
         mf.InitialPriorities()(
             windowed([5], 0), mf.PPO().learner("hunter", {"hunter": mf.Member(SPACES, mf.MLP((8,)))}, 0, ON_CPU)
         )
+
+
+def test_dropout_is_off_where_they_are_computed() -> None:
+    class Dropping:
+        def build(self, obs_shape: tuple[int, ...], generator: torch.Generator) -> tuple[torch.nn.Module, int]:
+            return torch.nn.Sequential(torch.nn.Linear(obs_shape[0], 16), torch.nn.Dropout(0.5)), 16
+
+    learner = mf.DQN().learner("hunter", {"hunter": mf.Member(SPACES, Dropping())}, 0, ON_CPU)
+    batch = windowed([5, 3], 0)
+    found = [mf.InitialPriorities()(batch, learner).columns["priority"] for _ in range(2)]
+    assert learner.module.training
+    learner.module.eval()
+    np.testing.assert_allclose(found, [naive(learner, batch)] * 2, rtol=1e-4, atol=1e-5)

@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium.spaces import Box
 from hypothesis import given
 from hypothesis import strategies as st
 
 import marlflow as mf
+from marlflow.base.spaces import Spaces
 from marlflow.batches.items import Inserted
 from marlflow.runtime.stage_chain import InlinePlace
 from tests.replay.windowed import put
@@ -78,6 +80,20 @@ def test_rows_whose_error_is_not_finite_are_drawn_least(sampling: Any, wrong: fl
     np.testing.assert_allclose(share, expected, atol=0.05)
 
 
+def test_a_loss_without_priorities_is_refused_where_rows_are_drawn_by_them() -> None:
+    report = mf.Update("hunter", 4, 1, 0, row_ids=np.arange(4))
+    skipped = mf.Update("hunter", 4, 0, 0, row_ids=np.arange(4))
+    for sampling, is_refused in ((mf.Uniform(), False), (mf.Prioritized(), True)):
+        replay = make_replay(sampling=sampling)
+        put(replay, rows(4))
+        assert mf.Reprioritize()(skipped, replay) is skipped
+        if is_refused:
+            with pytest.raises(mf.InvalidInput, match="draws rows by priority, and the loss gives no priorities"):
+                mf.Reprioritize()(report, replay)
+        else:
+            assert mf.Reprioritize()(report, replay) is report
+
+
 def test_reprioritize_leaves_alone_what_a_report_says_nothing_of() -> None:
     replay = make_replay(sampling=mf.Prioritized(alpha=1.0, beta=0.0))
     put(replay, rows(4))
@@ -115,3 +131,17 @@ def test_insert_takes_batches_and_draw_makes_transitions() -> None:
         mf.Plan("learn", output=mf.source(mf.Draw(5), at=replay).then(unfit)).check()
     with pytest.raises(mf.PlanInvalid, match="'Insert' gives Inserted"):
         mf.Plan("learn", output=mf.source(experience).then(mf.Insert(), at=replay).then(unfit)).check()
+
+
+class Owing(mf.SAC):
+    """SAC that draws by priorities, and says nothing of who updates them."""
+
+    def sampling(self) -> Any:
+        return mf.Prioritized()
+
+
+def test_priorities_that_nothing_updates_are_a_problem() -> None:
+    spaces = Spaces(Box(-1.0, 1.0, (3,)), Box(-1.0, 1.0, (2,)))
+    assert mf.SAC().validate(spaces, mf.MLP()) == []
+    (problem,) = Owing().validate(spaces, mf.MLP())
+    assert str(problem) == "sac draws by priorities that nothing updates; set reprioritizes = True in its class"
