@@ -88,6 +88,15 @@ class AdapterState(LocatedEnv):
         """
         return {agent: info for one in self._know_final_infos for agent, info in one.final_infos.items()}
 
+    def add_final_infos(self, result: StepResult) -> None:
+        """Add the `final_infos` to the result of an episode's last step."""
+        slots = self._agent_slots.slots
+        # Wrappers around the environment may have other names for its agents.
+        final = {slots[agent]: info for agent, info in self.final_infos().items() if agent in slots}
+        if final:
+            result.ended = [end._replace(info=final.pop(end.slot, end.info)) for end in result.ended]
+            result.last_infos = {**final, **result.last_infos}
+
     def forget_agents(self) -> None:
         """Forget the agents of earlier episodes, between two, of an environment that does not declare its agents."""
         self._agent_slots.forget()

@@ -81,7 +81,7 @@ class AECAdapter(AdapterState):
         result = self._result
         result.reward_slots, result.rewards, result.ended = [], [], []
         result.late_slots, result.late_rewards = [], []
-        result.over = False
+        result.over, result.last_infos = False, {}
         self._ended_slots.clear()
 
     def _step(self, action: Any, agent: str) -> None:
@@ -109,6 +109,7 @@ class AECAdapter(AdapterState):
                 self._reconcile(agents)
             if not agents:
                 result.deciding, result.observations, result.masks, result.over = [], [], [], True
+                self.add_final_infos(result)
                 return
             agent = inner_env.agent_selection
             try:

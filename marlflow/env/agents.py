@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from pettingzoo import AECEnv
 
 from marlflow.base.arrays import Array
 from marlflow.base.errors import ConfigInvalid
@@ -133,13 +134,15 @@ def declared_agents(env: Any) -> Sequence[str]:
     agents = list(getattr(env, "possible_agents", ()))
     if not agents:
         raise ConfigInvalid(["the environment does not say beforehand which agents it has (possible_agents)"])
+    where = _PLACES if isinstance(env, AECEnv) else _WHERE
     for number, agent in enumerate(agents):
-        if problem := name_problem(agent, agents[:number]):
+        if problem := name_problem(agent, agents[:number], where):
             raise ConfigInvalid([problem])
     return agents
 
 
-_WHERE = "possible_agents, agents and all dicts by agent, or put wrappers=named_agents first"
+_PLACES = "possible_agents, agents and all dicts by agent"
+_WHERE = f"{_PLACES}, or put wrappers=named_agents first"
 
 
 def name_problem(agent: object, others: Container[str], where: str = _WHERE) -> str | None:

@@ -154,7 +154,7 @@ class ParallelAdapter(AdapterState):
             # Agents that ended earlier may learn how the episode ended, such as whether their team won.
             dead = [agent for agent in infos if agent in slots and agent not in before]
             result.last_infos = {slots[agent]: infos[agent] for agent in dead}
-            self._add_final_infos(result)
+            self.add_final_infos(result)
         try:
             result.observations = [*map(observations.__getitem__, self._live)]
         except KeyError as missing:
@@ -165,14 +165,6 @@ class ParallelAdapter(AdapterState):
         for agent in [agent for agent in joined if agent not in self._lingering]:
             self._agent_slots.check(slots[agent], result.observations[self._live.index(agent)])
         return result
-
-    def _add_final_infos(self, result: StepResult) -> None:
-        slots = self._agent_slots.slots
-        # Wrappers around the environment may have other names for its agents.
-        final = {slots[agent]: info for agent, info in self.final_infos().items() if agent in slots}
-        if final:
-            result.ended = [end._replace(info=final.pop(end.slot, end.info)) for end in result.ended]
-            result.last_infos = {**final, **result.last_infos}
 
     def _admit(
         self,

@@ -48,11 +48,15 @@ class BlackDeath(BaseParallelWrapper):
         observations, rewards, terminations, truncations, infos = self.env.step(
             {agent: actions[agent] for agent in self._living}
         )
+        left = set()
         for agent in self._living:
             ends = bool(terminations.get(agent)), bool(truncations.get(agent))
             if any(ends) or agent not in self.env.agents:
-                # An agent that left without a flag counts as truncated.
-                self._ends[agent] = ends if any(ends) else (False, True)
+                self._ends[agent] = ends
+                if not any(ends):
+                    # An agent that left without a flag counts as truncated.
+                    self._ends[agent] = False, True
+                    left.add(agent)
                 self._last_infos[agent] = dict(infos.get(agent) or {})
         if back := [agent for agent in self.env.agents if agent in self._ends and agent not in before]:
             raise RuntimeError(f"agent {back[0]!r} came back after its end, which black_death cannot show")
@@ -62,14 +66,16 @@ class BlackDeath(BaseParallelWrapper):
         if over:
             self.agents = []
             self.final_infos = {agent: {**self._last_infos[agent], **(infos.get(agent) or {})} for agent in ended}
+        # What the environment owes to agents that acted is not made up: adapters say what is missing.
+        unpaid, unseen = ended | left, ended if over else self._ends.keys()
         posthumous = self._posthumous({agent: rewards[agent] for agent in acted if agent in rewards}, ended)
         ends_of = self._ends_after(acted) if over else dict.fromkeys(agents, (False, False))
         if not over:
             infos = {**infos, **{agent: self._acting_info(agent, infos) for agent in self._ends}}
         shown = observations.keys() - ended
         return (
-            {agent: observations[agent] if agent in shown else self._zeros(agent) for agent in agents},
-            {agent: rewards.get(agent, posthumous.get(agent, 0.0)) for agent in agents},
+            {a: observations[a] if a in shown else self._zeros(a) for a in agents if a in shown | unseen},
+            {a: rewards.get(a, posthumous.get(a, 0.0)) for a in agents if a in rewards or a in unpaid},
             {agent: ends_of[agent][0] for agent in agents},
             {agent: ends_of[agent][1] for agent in agents},
             {agent: infos[agent] if agent in infos else self._ended_info(agent) for agent in agents},

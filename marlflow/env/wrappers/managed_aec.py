@@ -45,6 +45,8 @@ class ManagedAEC(AECEnv[str, Any, Any]):
             if len(workers) > 1 and rules.manager_sees == "obs"
         }
         self.agents: list[str] = []
+        # At an episode's end, the last infos of agents that had ended before.
+        self.final_infos: dict[str, Any] = {}
         self.rewards: dict[str, float] = {}
         self._cumulative_rewards: dict[str, float] = {}
         self.terminations: dict[str, bool] = {}
@@ -202,6 +204,7 @@ class ManagedAEC(AECEnv[str, Any, Any]):
         observations, rewards, terminations, truncations, infos = self.env.step(self._actions)
         # Copies, because the environment may fill the same arrays in the next step.
         self._actions, self._seen = {}, {**seen, **copied(dict(observations))}
+        self._check_step(before, observations, rewards, terminations, truncations)
         self._reward(before, seen, rewards)
         self._live = []
         for agent in before:
@@ -214,9 +217,21 @@ class ManagedAEC(AECEnv[str, Any, Any]):
             self.terminations[agent], self.truncations[agent] = terminated, not terminated
             if not terminated and agent in self._manager_of:
                 self._was_truncated.add(self._manager_of[agent])
+        self.final_infos = {} if self.env.agents else {agent: infos[agent] for agent in infos if agent not in before}
         self._go_on(before, seen)
         self._join([agent for agent in self.env.agents if agent not in before and agent not in self.agents], infos)
         self._end_managers()
+
+    def _check_step(
+        self, before: list[str], observations: Mapping[str, Any], rewards: Mapping[str, float], *ends: Mapping[str, Any]
+    ) -> None:
+        """Raise RuntimeError if the environment gives a living agent no observation, or one that ends no reward."""
+        for agent in before:
+            ended = any(of_kind.get(agent) for of_kind in ends)
+            if agent not in rewards and (ended or agent in self.env.agents):
+                raise RuntimeError(f"no reward came for {agent!r}, which was alive before the step")
+            if agent not in observations and agent in self.env.agents and not ended:
+                raise RuntimeError(f"no observation came for {agent!r}, which is in `agents`")
 
     def _reward(self, before: list[str], seen: Mapping[str, Any], rewards: Mapping[str, float]) -> None:
         for agent in before:

@@ -112,7 +112,8 @@ def pad_observations(env: _Env) -> Any:
     padded = common_space("see", declared_agents(env), env.observation_space)
 
     def change(observation: Any, _: str) -> Any:
-        return homogenize_ops.pad_to(observation, padded.shape, 0) if isinstance(padded, spaces.Box) else observation
+        has_room = isinstance(padded, spaces.Box) and padded.shape
+        return homogenize_ops.pad_to(observation, padded.shape, 0) if has_room else observation
 
     return change_observations(env, change, lambda _: padded)
 
@@ -344,4 +345,9 @@ def common_space(verb: str, agents: Sequence[str], space_of: Callable[[str], _Sp
             f"{agent!r} {describe_space(space)}" for agent, space in zip(agents, original, strict=True)
         )
         raise ConfigInvalid([f"agents {verb} {different}: {error}"]) from error
+    first: Any = original[0]
+    if isinstance(first, spaces.Box) and not first.shape:
+        # SuperSuit makes arrays of single numbers.
+        boxes: list[Any] = original
+        return spaces.Box(min(one.low for one in boxes), max(one.high for one in boxes), (), first.dtype.type)
     return homogenize_ops.homogenize_spaces(original)
