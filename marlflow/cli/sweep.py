@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 import shlex
 import shutil
@@ -15,6 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
@@ -23,7 +25,7 @@ from marlflow.base.links import check_links
 from marlflow.cli.arguments import CONFIG_DIR, key_of
 from marlflow.cli.sweep_jobs import JobFailed, SweepJob, finished_on_signal
 from marlflow.cli.sweep_records import Direction, JobRecord, best_of, check_csv, read_records, table, write_csv
-from marlflow.config.compose import GRID_SWEEPER, PLUGIN, hand_to_hydra, is_installed
+from marlflow.config.compose import GRID_SWEEPER, PLUGIN, composing, config_loader, hand_to_hydra, is_installed
 from marlflow.config.overrides import Prepared
 
 _FAILED, _BAD_INPUT = 1, 2
@@ -181,6 +183,8 @@ def sweep_problems(ready: Prepared) -> Iterator[str]:
     """Yield the problems of a sweep as a whole."""
     config = ready.config
     sweeper = str(config.hydra.sweeper._target_).rpartition(".")[2]
+    if "joblib" in str(config.hydra.launcher._target_) and config.hydra.launcher.n_jobs == 0:
+        yield "hydra.launcher.n_jobs must be the number of jobs at a time, or -1 for one for each CPU, not 0"
     if not optimizes(config):
         for interval in ready.intervals:
             yield (
@@ -191,6 +195,28 @@ def sweep_problems(ready: Prepared) -> Iterator[str]:
     yield from objective_problems(config, f"the sweeper {sweeper}")
     if sweeper == "OptunaSweeper":
         yield from _optuna_problems(config.hydra.sweeper)
+        yield from _interval_problems(ready.intervals, str(config.hydra.sweeper.sampler.get("_target_")))
+
+
+def _interval_problems(intervals: Sequence[str], sampler: str) -> Iterator[str]:
+    with composing():
+        overrides = OverridesParser.create(config_loader()).parse_overrides(list(intervals))
+    for override in overrides:
+        if sampler.endswith("GridSampler"):
+            yield f"{override.input_line} has any number of values, and the sampler grid runs all; list some"
+        elif (problem := interval_problem(override.get_key_element(), override.value())) is not None:
+            yield problem
+
+
+def interval_problem(key: str, interval: Any) -> str | None:
+    """Return why no number can be drawn from Hydra's `interval`; None if one can."""
+    low, high, is_log = interval.start, interval.end, "log" in interval.tags
+    if others := sorted(set(interval.tags) - {"log"}):
+        return f"{key}: an interval may have the tag log, not {others[0]}"
+    if not (low < high and math.isfinite(low) and math.isfinite(high)) or (is_log and low <= 0):
+        needs = "finite, above 0 and increasing" if is_log else "finite and increasing"
+        return f"{key}: the ends of interval({low}, {high}) must be {needs}"
+    return None
 
 
 def objective_problems(config: DictConfig, chooser: str) -> Iterator[str]:

@@ -27,7 +27,7 @@ from marlflow.base.errors import ConfigInvalid, InvalidInput, MarlflowError
 from marlflow.base.signals import handled
 from marlflow.cli.failures import failure
 from marlflow.cli.job import outcome, recorded
-from marlflow.cli.sweep_records import JobRecord, read_records
+from marlflow.cli.sweep_records import JobRecord, read_records, settings_of
 from marlflow.driver.graceful_shutdown import REASON_OF, REASONS, Terminated
 
 if TYPE_CHECKING:
@@ -78,8 +78,7 @@ class SweepJob:
 
     def _begin(self) -> JobRecord:
         hydra = HydraConfig.get()
-        overrides = [override.lstrip("+~") for override in hydra.overrides.task]
-        settings = [override for override in overrides if override.partition("=")[0] not in self.fixed]
+        settings = settings_of(hydra.overrides.task, self.fixed)
         record = JobRecord(hydra.job.num, settings, hydra.runtime.output_dir, os.getpid())
         if (self.records / STOP).exists():
             raise JobFailed(f"{record.name} did not begin")

@@ -6,7 +6,7 @@ import csv
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -67,6 +67,17 @@ class JobRecord:
             path.write_text(json.dumps(asdict(self)), encoding="utf-8")
 
 
+def settings_of(overrides: Iterable[str], fixed: Collection[str]) -> list[str]:
+    """Return a job's overrides of keys that are not `fixed`; of several of one key the last, which it has.
+
+    >>> settings_of(["seed=0", "a.b=null", "++a.b=3"], {"seed"})
+    ['a.b=3']
+    """
+    bare = [override.lstrip("+~") for override in overrides]
+    by_key = {override.partition("=")[0]: override for override in bare}
+    return [override for key, override in by_key.items() if key not in fixed]
+
+
 def read_records(folder: Path) -> list[JobRecord]:
     """Return the records in a folder, by number."""
     records = [JobRecord(**json.loads(path.read_text(encoding="utf-8"))) for path in folder.glob("*.json")]
@@ -112,12 +123,16 @@ def table(records: Sequence[JobRecord]) -> str:
 def write_csv(records: Sequence[JobRecord], folder: Path) -> None:
     """Write `sweep.csv` in a sweep's folder: a row for each job, a column for each key that varies.
 
-    Rows of earlier sweeps in the folder stay, unless one of these jobs has the same folder.
+    Rows of earlier sweeps in the folder stay, unless one of these jobs ran in the same folder.
     """
-    rows = [_row(record, folder) for record in records]
     path = folder / FILE
+    earlier = _read(path)[1]
+    # A job is refused where another one has run before it.
+    kept = {row[_FOLDER] for row in earlier}
+    pairs = [(record, _row(record, folder)) for record in records]
+    rows = [row for record, row in pairs if not (record.is_refused and row[_FOLDER] in kept)]
     taken = {row[_FOLDER] for row in rows}
-    earlier = [row for row in _read(path)[1] if row[_FOLDER] not in taken]
+    earlier = [row for row in earlier if row[_FOLDER] not in taken]
     names = list(dict.fromkeys(name for row in [*earlier, *rows] for name in row))
     middle = [name for name in names if name not in (*_FIRST, *_LAST)]
     with replacing(path) as aside, aside.open("w", encoding="utf-8", newline="") as file:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.cli.arguments import Words
 from marlflow.cli.job import inline_by_default, prepared
 from marlflow.cli.options import Arguments, Command, Option
-from marlflow.cli.sweep import Sweep, exit_code, objective_problems, records_in
+from marlflow.cli.sweep import Sweep, exit_code, interval_problem, objective_problems, records_in
 from marlflow.cli.sweep_records import JobRecord, best_of, check_csv, read_records
 from marlflow.cli.tune_population import TrialPopulation, fixed_problems, sweeps_of
 from marlflow.cli.tune_trial import PAUSED, TuneTrial
@@ -34,6 +35,9 @@ from marlflow.config.overrides import Prepared
 from marlflow.driver.graceful_shutdown import REASON_OF, REASONS
 
 _POLL_S = 0.5
+# Options that only one scheduler has.
+_SCHEDULERS = {"grace_env_steps": "asha", "reduction_factor": "asha", "every_env_steps": "pbt", "quantile": "pbt"}
+_HYDRA_KEYS = ("hydra.sweep.dir", "hydra.searchpath", "hydra.sweeper.params", "hydra.mode")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +57,13 @@ def run_tune(arguments: Arguments) -> int:
     ready = prepared(parsed)
     checked = check_run(ready, [*ready.problems, *_problems(ready, arguments)], several=True)
     jobs = _jobs(ready, arguments)
-    schedule = _schedule(checked, arguments)
+    schedule = _schedule(checked, jobs, arguments)
     population = _population(checked, ready, jobs, arguments)
     template = new_folder_of(ready.config, several=True)
     folder = sweep_folder(ready.config, template)
     sweep = Sweep(words, parsed.config_dirs, ready.config, ready.fixed, folder, arguments["direction"])
     check_csv(folder)
-    return _run(sweep, jobs, schedule, population, arguments)
+    return _run(sweep, jobs, schedule, population, _evaluates_pauses(checked.experiment), arguments)
 
 
 def _run(
@@ -67,6 +71,7 @@ def _run(
     jobs: Sequence[Sequence[str]],
     schedule: _Schedule | None,
     population: TrialPopulation | None,
+    evaluates_pauses: bool,
     arguments: Arguments,
 ) -> int:
     run_trials, asha_of = _ray_tune()
@@ -87,6 +92,7 @@ def _run(
             records,
             str(Path.cwd()),
             str(sweep.config.objective),
+            evaluates_pauses=evaluates_pauses,
         )
         try:
             with _shown_as_they_end(records) as show:
@@ -97,6 +103,9 @@ def _run(
             shown = sweep if population is None else replace(sweep, direction=None)
             shown.show(results := read_records(records), is_remote=True)
     if ended_by is not None:
+        if population is not None:
+            where = os.path.relpath(sweep.folder)
+            print(f"a population cannot be continued; each trial can alone: marlflow resume {where}/0", file=sys.stderr)
         raise REASONS[REASON_OF[ended_by]]
     if population is not None and (best := best_of(results, arguments["direction"])) is not None:
         # It has learned with other settings before its last ones, so no command would repeat it.
@@ -107,12 +116,8 @@ def _run(
 
 def _generations(trial: TuneTrial, population: TrialPopulation, show: Callable[[], None]) -> Iterator[TuneTrial]:
     for jobs, until, is_resumed in population.generations(trial.folder, trial.records):
-        is_last = until == population.most
-        added = () if is_last else population.at_pauses
-        fixed = trial.fixed | {word.partition("=")[0] for word in added}
-        of_jobs = tuple((*job, *added) for job in jobs)
-        pauses_at = None if is_last else until
-        yield replace(trial, jobs=of_jobs, fixed=fixed, is_resumed=is_resumed, pauses_at=pauses_at)
+        pauses_at = None if until == population.most else until
+        yield replace(trial, jobs=tuple(map(tuple, jobs)), is_resumed=is_resumed, pauses_at=pauses_at)
         # Before the copies are printed; the next records take the place of these.
         show()
 
@@ -133,6 +138,13 @@ def _problems(ready: Prepared, arguments: Arguments) -> Iterator[str]:
     for interval in ready.intervals:
         if arguments["samples"] is None:
             yield f"{interval} has any number of values; say how many trials: samples=20"
+    for name, scheduler in _SCHEDULERS.items():
+        if name in arguments.given and arguments["scheduler"] != scheduler:
+            yield f"{name} is of scheduler={scheduler}, and this is scheduler={arguments['scheduler']}; leave it out"
+    for word in ready.overrides:
+        key = word.lstrip("+~").partition("=")[0]
+        if key.startswith(("hydra.", "hydra/")) and key not in _HYDRA_KEYS:
+            yield f"{word} is not used: trials run by tune's own means, in hydra.sweep.dir; leave it out"
     yield from objective_problems(ready.config, "marlflow tune")
 
 
@@ -154,7 +166,7 @@ def _jobs(ready: Prepared, arguments: Arguments) -> list[list[str]]:
     return jobs
 
 
-def _schedule(checked: CheckedExperiment, arguments: Arguments) -> _Schedule | None:
+def _schedule(checked: CheckedExperiment, jobs: Sequence[Sequence[str]], arguments: Arguments) -> _Schedule | None:
     if arguments["scheduler"] != "asha":
         return None
     experiment, a_round = checked.experiment, checked.spec.round_env_steps
@@ -168,8 +180,11 @@ def _schedule(checked: CheckedExperiment, arguments: Arguments) -> _Schedule | N
     usual = max(1, int(most / arguments["reduction_factor"] ** 2))
     grace = arguments["grace_env_steps"] or max(usual, *(every for every in intervals if every < most), 1)
     problems = []
-    if grace >= most:
-        problems.append(f"grace_env_steps={grace:,} must be less than stop.env_steps={most:,}")
+    words = [word.partition("=") for job in jobs for word in job]
+    ends = [int(value) for key, _, value in words if key == "stop.env_steps" and value.isdecimal()]
+    if grace >= min([most, *ends]):
+        shortest = f"stop.env_steps={min([most, *ends]):,}"
+        problems.append(f"asha first compares trials at {grace:,} env steps (grace_env_steps), and one has {shortest}")
     # Reports and evaluations come at the end of a round.
     longest = a_round * max(1, grace // a_round)
     if experiment.log.every_env_steps > max(grace, longest):
@@ -183,7 +198,7 @@ def _schedule(checked: CheckedExperiment, arguments: Arguments) -> _Schedule | N
         problems.append(_too_rare("evaluations are made", "evaluation.every_env_steps", every, grace, longest))
     if problems:
         raise ConfigInvalid(problems)
-    return _Schedule(grace, most)
+    return _Schedule(grace, max([most, *ends]))
 
 
 def _population(
@@ -221,8 +236,6 @@ def _population(
         )
     if problems := list(fixed_problems(checked, jobs, sweeps, arguments["config_dir"])):
         raise ConfigInvalid(problems)
-    # Callbacks may use evaluations, or ask for them.
-    is_evaluated = _is_of_evaluation(experiment) or any(one is not None for one in experiment.callbacks.values())
     return TrialPopulation(
         [list(job) for job in jobs],
         sweeps,
@@ -232,8 +245,12 @@ def _population(
         arguments["direction"],
         arguments["search_seed"],
         a_round,
-        () if is_evaluated else ("evaluation.final_episodes=0",),
     )
+
+
+def _evaluates_pauses(experiment: Experiment) -> bool:
+    # Callbacks may use evaluations, or ask for them.
+    return _is_of_evaluation(experiment) or any(one is not None for one in experiment.callbacks.values())
 
 
 def _is_of_evaluation(experiment: Experiment) -> bool:
@@ -422,11 +439,10 @@ def _draw(override: Override) -> Draw:
 
 
 def _drawn_from_interval(key: str, interval: Any) -> Draw:
+    if (problem := interval_problem(key, interval)) is not None:
+        raise ConfigInvalid([problem])
     low, high, is_log = interval.start, interval.end, "log" in interval.tags
     is_whole = isinstance(low, int) and isinstance(high, int)
-    if not low < high or (is_log and low <= 0):
-        needs = "above 0 and increasing" if is_log else "increasing"
-        raise ConfigInvalid([f"{key}: the ends of interval({low}, {high}) must be {needs}"])
 
     def draw(generator: np.random.Generator) -> str:
         # A whole number represents the interval from itself to the next one, so all are equally likely.

@@ -23,7 +23,9 @@ from marlflow.base.serialization import Tree, to_bytes
 from marlflow.cli.arguments import Words
 from marlflow.cli.job import prepared
 from marlflow.cli.sweep_records import Direction, JobRecord, read_records
+from marlflow.cli.tune_trial import PAUSED
 from marlflow.config.compose import composing, config_loader
+from marlflow.observe.population import POPULATION
 
 if TYPE_CHECKING:
     from marlflow.config.checked import CheckedExperiment
@@ -39,7 +41,7 @@ class TrialPopulation:
 
     The lowest `quantile` copies trials of the highest. `sweeps` are the overrides of the command, by position in each
     job, of which those with several values are perturbed. Trials stop at the end of a round of `round_env_steps`.
-    `at_pauses` are overrides of all runs but the last.
+    Trials that have ended by themselves are neither compared nor resumed.
     """
 
     jobs: list[list[str]]
@@ -50,7 +52,6 @@ class TrialPopulation:
     direction: Direction
     seed: int
     round_env_steps: int = 1
-    at_pauses: Sequence[str] = ()
 
     def generations(self, folder: Path, records: Path) -> Iterator[tuple[list[list[str]], int, bool]]:
         """Yield the jobs to run next, the env steps to run them to, and whether they resume; copy in between."""
@@ -64,12 +65,12 @@ class TrialPopulation:
 
     def _copy(self, generation: int, env_steps: int, folder: Path, records: Sequence[JobRecord]) -> None:
         sign = 1.0 if self.direction == "maximize" else -1.0
-        scores = {record.number: record.objective for record in records if record.error is None and record.ended_by}
+        scores = {record.number: record.objective for record in records if record.ended_by == PAUSED}
         rank = {number: -math.inf if score is None else sign * score for number, score in scores.items()}
         ordered = sorted(rank, key=rank.__getitem__)
         count = max(1, int(self.quantile * len(ordered))) if self.quantile and len(ordered) > 1 else 0
         generator = np.random.default_rng(key(self.seed, *b"generation", generation))
-        with (folder / "population.jsonl").open("a", encoding="utf-8") as file:
+        with (folder / POPULATION).open("a", encoding="utf-8") as file:
             for number in ordered[:count]:
                 source = ordered[len(ordered) - 1 - int(generator.integers(count))]
                 near = self._near(self.jobs[source], generator)
@@ -152,18 +153,33 @@ def fixed_problems(
     from marlflow.checks.commands import check
     from marlflow.checks.validation import from_config
 
+    lasting = _lasting(first)
     for position, override in enumerate(sweeps):
-        word = next((job[position] for job in jobs if job[position] != jobs[0][position]), None)
-        if word is None:
-            continue
-        changed = [*jobs[0][:position], word, *jobs[0][position + 1 :]]
-        ready = prepared(Words(overrides=changed, config_dirs=list(config_dirs)))
-        if _lasting(check(from_config(ready.config, ready.problems))) != _lasting(first):
-            name = override.get_key_element()
-            yield (
-                f"scheduler=pbt has a trial continue from the checkpoint of another, and {name} cannot change over a "
-                "resume; give it one value, or use scheduler=asha"
-            )
+        for word in _other_words(override, position, jobs):
+            changed = [*jobs[0][:position], word, *jobs[0][position + 1 :]]
+            ready = prepared(Words(overrides=changed, config_dirs=list(config_dirs)))
+            checked = check(from_config(ready.config, ready.problems))
+            name, remedy = override.get_key_element(), "give it one value, or use scheduler=asha"
+            if checked.spec.round_env_steps != first.spec.round_env_steps:
+                yield f"scheduler=pbt compares trials at the same env steps, and {name} changes their rounds; {remedy}"
+            elif _lasting(checked) != lasting:
+                yield (
+                    "scheduler=pbt has a trial continue from the checkpoint of another, and "
+                    f"{name} cannot change over a resume; {remedy}"
+                )
+            else:
+                continue
+            break
+
+
+def _other_words(override: Override, position: int, jobs: Sequence[Sequence[str]]) -> list[str]:
+    """Return the words of an override that other trials than the first may have: all listed, or one of an interval."""
+    if not override.is_sweep_override():
+        return []
+    if override.is_interval_sweep():
+        return [job[position] for job in jobs if job[position] != jobs[0][position]][:1]
+    listed = (f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator())
+    return [word for word in dict.fromkeys(listed) if word != jobs[0][position]]
 
 
 def _lasting(checked: CheckedExperiment) -> object:

@@ -18,7 +18,7 @@ from marlflow.cli.arguments import Words
 from marlflow.cli.failures import failure
 from marlflow.cli.job import prepared, recorded
 from marlflow.cli.sweep_jobs import STOP
-from marlflow.cli.sweep_records import JobRecord, read_records
+from marlflow.cli.sweep_records import JobRecord, read_records, settings_of
 from marlflow.config.compose import run_job
 from marlflow.driver.graceful_shutdown import REASON_OF
 from marlflow.driver.train import Result, resume, train
@@ -65,7 +65,8 @@ class TuneTrial:
     """The trials that an actor runs: `jobs` are the overrides of all trials; `fixed` keys are the same in each.
 
     `folder` is the sweep's folder, `records` is where each trial writes its record, `cwd` the command's folder. If
-    `is_resumed`, trials continue in their folders; they pause after the round that reaches the env steps `pauses_at`.
+    `is_resumed`, trials continue in their folders; they pause after the round that reaches the env steps `pauses_at`,
+    and play final evaluations then only if `evaluates_pauses`.
     """
 
     jobs: tuple[tuple[str, ...], ...]
@@ -77,6 +78,7 @@ class TuneTrial:
     objective: str
     is_resumed: bool = False
     pauses_at: int | None = None
+    evaluates_pauses: bool = True
 
     def end_soon(self, number: int) -> None:
         """Let all trials end after their round because of a signal of this number."""
@@ -94,12 +96,11 @@ class TuneTrial:
         os.chdir(self.cwd)
         if self.cwd not in sys.path:
             sys.path.insert(0, self.cwd)
-        overrides = [override.lstrip("+~") for override in self.jobs[number]]
-        settings = [override for override in overrides if override.partition("=")[0] not in self.fixed]
         folder = self.folder / str(number)
-        if self.is_resumed and any(one.number == number and one.error for one in read_records(self.records)):
-            return  # what failed once would fail again
-        record = JobRecord(number, settings, str(folder), os.getpid())
+        before = [one for one in read_records(self.records) if one.number == number]
+        if self.is_resumed and any(one.ended_by != PAUSED for one in before):
+            return  # it failed, or has ended by itself
+        record = JobRecord(number, settings_of(self.jobs[number], self.fixed), str(folder), os.getpid())
         record.write(self.records)
         try:
             record.end(self._train(number, folder, reported))
@@ -129,6 +130,8 @@ class TuneTrial:
             }
             # Trials share the terminal, so they do not write to it.
             quiet = replace(experiment, callbacks=callbacks, log=replace(experiment.log, console="none"))
+            if self.pauses_at is not None and not self.evaluates_pauses:
+                quiet = replace(quiet, evaluation=replace(experiment.evaluation, final_episodes=0))
             results.append((resume if self.is_resumed else train)(quiet, folder, files=recorded(job)))
 
         # Hydra would resolve an interpolation in the path.

@@ -165,7 +165,8 @@ def prepare(overrides: Sequence[str], searchpath: Sequence[str] = (), multirun: 
     with _composition_explained():
         set_values(config, _first_lines(word for word in settled if word in values), _first_lines(settled))
     whole = [line for word in settled for line in word.lines(word.whole())]
-    fixed = [word.key for word in settled if not word.read.is_sweep_override()]
+    swept_keys = {word.key for word in settled if word.read.is_sweep_override()}
+    fixed = [word.key for word in settled if word.key not in swept_keys]
     intervals = [word.line for word in settled if word.read.is_interval_sweep()]
     return Prepared(whole, config, problems, fixed, intervals)
 
@@ -362,7 +363,7 @@ def _value_settled(
             yield problem
             return
         # env is excluded, because an override of it keeps marlflow's own keys.
-        word.replaces = _must_replace(current, word.values()[0]) and word.key != "env"
+        word.replaces = _must_replace(current, word.elements()[0]) and word.key != "env"
         word.prefix = "" if word.prefix == "+" else word.prefix
         if not word.replaces and any(_adds_keys(current, value) for value in word.elements()):
             word.prefix = "++"

@@ -27,6 +27,7 @@ from marlflow.html_report.results import MOST_DRAWN, GroupComparison, ResultRow,
 from marlflow.html_report.runs import ReportedRun, number, section
 from marlflow.html_report.stages import faults, plan_boxes, speed, stage_shares
 from marlflow.html_report.statistics import RESAMPLES, BootstrapInterval, can_differ, chance_of_order, summary_names
+from marlflow.observe.population import POPULATION
 
 GENERATOR = "marlflow report"
 """The generator named in the page, by which a later report knows that it may replace the page."""
@@ -310,6 +311,13 @@ def notes_of(content: PageContent) -> list[str]:
 def notes_on(groups: Mapping[str, RunGroup]) -> Iterator[str]:
     """Yield sentences on limits of the comparison of groups, which are named by title."""
     yield from _ends(run for group in groups.values() for run in group.runs)
+    folders = dict.fromkeys(run.folder.parent for group in groups.values() for run in group.runs)
+    for folder in folders:
+        if (folder / POPULATION).is_file():
+            yield (
+                f"Runs in {folder.name} continued from checkpoints of others (tune scheduler=pbt): they have not "
+                "learned with their last settings all along, and are not independent of each other."
+            )
     for name, group in groups.items():
         steps = {run.env_steps for run in group.runs}
         if max(steps) > _UNEQUAL * min(steps):

@@ -112,6 +112,18 @@ def test_a_value_of_another_class_replaces_the_old_one_in_each_job(marlflow: Mar
             ["-m", *OPTUNA[-3:], "hydra.sweeper.direction=[maximize,minimize]"],
             "hydra.sweeper.direction must be maximize or ",
         ),
+        (
+            ["-m", *OPTUNA[-3:], "policies.cart.algorithm.learning_rate=interval(1e-3,1e-4)"],
+            "policies.cart.algorithm.learning_rate: the ends of interval(0.001, 0.0001) must be finite and increasing",
+        ),
+        (
+            ["-m", *OPTUNA[-3:], "hydra/sweeper/sampler=grid", "policies.cart.algorithm.discount=interval(0.9,0.99)"],
+            "discount=interval(0.9,0.99) has any number of values, and the sampler grid runs all; list some",
+        ),
+        (
+            ["-m", "seed=1,2", "hydra/launcher=joblib", "hydra.launcher.n_jobs=0"],
+            "hydra.launcher.n_jobs must be the number of jobs at a time, or -1 for one for each CPU, not 0",
+        ),
         (["-m", *OPTUNA[-3:], "hydra.sweeper.n_trials=0"], "hydra.sweeper.n_trials must be at least 1, not 0"),
         (
             ["-m", *OPTUNA[-3:], "hydra.sweeper.max_failure_rate=2"],

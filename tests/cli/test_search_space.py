@@ -83,8 +83,14 @@ def test_whole_numbers_include_both_ends_and_are_equally_likely() -> None:
             None,
             "a.rate=interval(0,1) has any number of values; say how many trials: samples=20",
         ),
-        ("a.rate=interval(1.0,0.5)", 5, "a.rate: the ends of interval(1.0, 0.5) must be increasing"),
-        ("a.rate=tag(log,interval(0,1))", 5, "a.rate: the ends of interval(0.0, 1.0) must be above 0 and increasing"),
+        ("a.rate=interval(1.0,0.5)", 5, "a.rate: the ends of interval(1.0, 0.5) must be finite and increasing"),
+        (
+            "a.rate=tag(log,interval(0,1))",
+            5,
+            "a.rate: the ends of interval(0.0, 1.0) must be finite, above 0 and increasing",
+        ),
+        ("a.rate=interval(1e-5,inf)", 5, "a.rate: the ends of interval(1e-05, inf) must be finite and increasing"),
+        ("a.rate=tag(lgo,interval(1,2))", 5, "a.rate: an interval may have the tag log, not lgo"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(line: str, samples: int | None, message: str) -> None:

@@ -86,6 +86,39 @@ def test_the_table_keeps_small_objectives_apart_and_the_file_says_which_they_are
     ]
 
 
+def test_a_job_that_was_refused_leaves_the_row_of_the_one_that_ran_there(tmp_path: Path) -> None:
+    ran = JobRecord(1, ["seed=2"], str(tmp_path / "seed_2"), ended_by="stop.env_steps=9", objective=3.5, env_steps=9)
+    write_csv([ran], tmp_path)
+    again = JobRecord(0, ["seed=2"], str(tmp_path / "seed_2"))
+    again.fail("there is a run already", is_refused=True)
+    new = JobRecord(1, ["seed=3"], str(tmp_path / "seed_3"))
+    new.fail("no such agent", is_refused=True)
+    write_csv([again, new], tmp_path)
+    with (tmp_path / "sweep.csv").open(newline="") as file:
+        rows = {row["folder"]: (row["objective"], row["error"]) for row in csv.DictReader(file)}
+    assert rows == {"seed_2": ("3.5", ""), "seed_3": ("", "no such agent")}
+
+
+@pytest.mark.slow
+def test_a_key_given_once_and_then_as_a_list_varies(marlflow: Marlflow, tmp_path: Path) -> None:
+    rate = "policies.cart.algorithm.learning_rate"
+    said = marlflow(*SWEEP, f"{rate}=5e-4", f"{rate}=1e-3,3e-3", "policy@policies.cart=ppo")
+    assert said.code == 0, said.err
+    with (tmp_path / "several" / "sweep.csv").open(newline="") as file:
+        assert [float(row[rate]) for row in csv.DictReader(file)] == [1e-3, 3e-3]
+
+
+@pytest.mark.slow
+def test_values_of_another_class_may_be_listed(marlflow: Marlflow, tmp_path: Path) -> None:
+    key = "policies.cart.algorithm.optimizer"
+    kinds = "{_target_: torch.optim.SGD},{_target_: torch.optim.RMSprop}"
+    said = marlflow(*SWEEP, f"{key}={kinds}", "policy@policies.cart=ppo")
+    assert said.code == 0, said.err
+    with (tmp_path / "several" / "sweep.csv").open(newline="") as file:
+        found = [row[key].removeprefix("{_target_:torch.optim.") for row in csv.DictReader(file)]
+    assert found == ["SGD}", "RMSprop}"]
+
+
 @pytest.mark.parametrize(
     ("content", "problem"),
     [

@@ -157,7 +157,28 @@ def test_all_trials_are_in_the_table_and_the_best_is_named(marlflow: Marlflow, t
             ],
             "asha compares evaluations during a trial, and evaluation.episodes=0 plays none",
         ),
-        ([OBJECTIVE, "seed=1,2", "grace_env_steps=400"], "grace_env_steps=400 must be less than stop.env_steps=400"),
+        (
+            [OBJECTIVE, "seed=1,2", "grace_env_steps=400"],
+            "asha first compares trials at 400 env steps (grace_env_steps), and one has stop.env_steps=400",
+        ),
+        (
+            [OBJECTIVE, "stop.env_steps=400,100", "grace_env_steps=200"],
+            "at 200 env steps (grace_env_steps), and one has stop.env_steps=100",
+        ),
+        (
+            [OBJECTIVE, "seed=1,2", "quantile=0.1"],
+            "quantile is of scheduler=pbt, and this is scheduler=asha; leave it out",
+        ),
+        (
+            [OBJECTIVE, "seed=1,2", "scheduler=none", "grace_env_steps=100"],
+            "grace_env_steps is of scheduler=asha, and this is scheduler=none; leave it out",
+        ),
+        (
+            [OBJECTIVE, "seed=1,2", "hydra.sweep.dir=x", "hydra.sweep.subdir=seed_${seed}"],
+            "hydra.sweep.subdir=seed_${seed} is not used: trials run by tune's own means, in hydra.sweep.dir; leave it",
+        ),
+        ([OBJECTIVE, "seed=1,2", "hydra.run.dir=x"], "hydra.run.dir=x is not used"),
+        ([OBJECTIVE, "seed=1,2", "hydra/launcher=joblib"], "hydra/launcher=joblib is not used"),
     ],
 )
 def test_what_cannot_be_tuned_is_refused_at_once(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from marlflow.cli.arguments import Words
 from marlflow.cli.job import prepared
 from marlflow.cli.options import parse
 from marlflow.cli.sweep_records import JobRecord, read_records
-from marlflow.cli.tune import COMMAND, _generations, _jobs, _population, jobs_of
+from marlflow.cli.tune import COMMAND, _evaluates_pauses, _generations, _jobs, _population, jobs_of
 from marlflow.cli.tune_population import TrialPopulation, _near, fixed_problems, sweeps_of
 from marlflow.cli.tune_trial import PAUSED, TuneTrial
 from marlflow.config.compose import composing
@@ -79,7 +80,7 @@ def test_a_copy_has_what_its_source_learned_with_settings_near_its_own(tmp_path:
 
 
 def records_of(*objectives: float | None) -> list[JobRecord]:
-    ended = [JobRecord(number, [], "", 0, "stop.env_steps=200") for number in range(len(objectives))]
+    ended = [JobRecord(number, [], "", 0, PAUSED) for number in range(len(objectives))]
     for record, objective in zip(ended, objectives, strict=True):
         record.objective = objective
     return ended
@@ -94,9 +95,10 @@ def test_who_copies_whom(direction: str, tmp_path: Path, monkeypatch: pytest.Mon
     )
     of = population(quantile=0.5)
     of.direction = direction  # type: ignore[assignment]
-    # One without an objective is the worst, and one that failed takes no part.
-    records = records_of(None, 3.0, 1.0, 2.0, 9.0)
+    # One without an objective is the worst, and one that failed, or has ended by itself, takes no part.
+    records = records_of(None, 3.0, 1.0, 2.0, 9.0, 0.5, 9.0)
     records[4].fail("it broke", is_refused=False)
+    records[5].ended_by = records[6].ended_by = "callbacks.mine: enough"
     of._copy(1, 200, tmp_path, records)
     best = {"maximize": {"1", "3"}, "minimize": {"2", "3"}}[direction]
     written = (tmp_path / "population.jsonl").read_text().splitlines()
@@ -177,6 +179,54 @@ def test_no_generation_has_nothing_to_play(
     assert [until for _, until, _ in of.generations(tmp_path, tmp_path)] == ends
 
 
+def test_rounds_of_other_lengths_are_refused(tmp_path: Path) -> None:
+    words = ("runtime=inline", *TUNE, OBJECTIVE, "rollouts.fragment_env_steps=50,100")
+    with composing():
+        jobs = jobs_of(words, None, 0)
+    ready = prepared(Words(overrides=jobs[0], config_dirs=[]))
+    (problem,) = fixed_problems(check(from_config(ready.config, ready.problems)), jobs, sweeps_of(words), [])
+    assert problem == (
+        "scheduler=pbt compares trials at the same env steps, and rollouts.fragment_env_steps changes their rounds; "
+        "give it one value, or use scheduler=asha"
+    )
+
+
+def test_what_no_trial_has_drawn_yet_is_tried_too() -> None:
+    words = ("runtime=inline", *TUNE, OBJECTIVE, "policies.cart.model.hidden_sizes=[8],[8],[16]")
+    jobs = [[*words[:-1], "policies.cart.model.hidden_sizes=[8]"]] * 2
+    ready = prepared(Words(overrides=jobs[0], config_dirs=[]))
+    problems = list(fixed_problems(check(from_config(ready.config, ready.problems)), jobs, sweeps_of(words), []))
+    assert ["hidden_sizes cannot change over a resume" in problem for problem in problems] == [True]
+
+
+@pytest.mark.slow
+def test_a_trial_that_ended_by_itself_is_not_resumed(tmp_path: Path) -> None:
+    records, folder = tmp_path / "records", tmp_path / "runs"
+    records.mkdir()
+    words = ("runtime=inline", *TUNE, OBJECTIVE, "stop.env_steps=100", "evaluation.final_episodes=2")
+    fixed = frozenset(word.partition("=")[0] for word in words)
+    first = TuneTrial((words,), fixed, (), folder, records, str(Path.cwd()), "policies.cart.return_mean", False, 200)
+    first(0, lambda *_: True)
+    again = replace(first, is_resumed=True, pauses_at=400)
+    again(0, lambda *_: pytest.fail("it was to run no more"))
+    (record,) = read_records(records)
+    assert record.ended_by == "stop.env_steps=100"
+
+
+@pytest.mark.slow
+def test_a_pause_without_an_evaluation_leaves_the_trials_own_settings(tmp_path: Path) -> None:
+    records, folder = tmp_path / "records", tmp_path / "runs"
+    records.mkdir()
+    words = ("runtime=inline", *TUNE, OBJECTIVE, "stop.env_steps=400", "evaluation.final_episodes=2")
+    fixed = frozenset(word.partition("=")[0] for word in words)
+    cwd, objective = str(Path.cwd()), "policies.cart.return_mean"
+    trial = TuneTrial((words,), fixed, (), folder, records, cwd, objective, False, 200, evaluates_pauses=False)
+    trial(0, lambda *_: True)
+    last = read_metrics(folder / "0" / "metrics.jsonl")[-1]
+    assert last["policies"]["cart"]["eval_return_mean"] is None
+    assert "final_episodes=0" not in (folder / "0" / ".hydra" / "overrides.yaml").read_text(encoding="utf-8")
+
+
 PBT = ("scheduler=pbt", "policies.cart.algorithm.epochs=2,4")
 
 
@@ -202,16 +252,17 @@ def test_an_interval_without_a_round_or_a_comparison_is_refused(
     assert not list(tmp_path.iterdir())
 
 
-def generations_of(tmp_path: Path, *words: str) -> tuple[TrialPopulation, list[tuple[int | None, list[str]]]]:
-    """Return the population of a command, and each generation's pause, and what it adds to the first job."""
+def generations_of(tmp_path: Path, *words: str) -> tuple[TrialPopulation, list[int | None], bool]:
+    """Return the population of a command, each generation's pause, and whether pauses have evaluations."""
     asked = parse(COMMAND, [*TUNE, "objective=policies.cart.return_mean", *PBT, *words])
     ready = prepared(Words(overrides=["runtime=inline", *asked.overrides], hydra_flags=["-m"]))
     jobs = _jobs(ready, asked)
-    of = _population(check(from_config(ready.config, ready.problems)), ready, jobs, asked)
+    checked = check(from_config(ready.config, ready.problems))
+    of = _population(checked, ready, jobs, asked)
     assert of is not None
     trial = TuneTrial((), frozenset(), (), tmp_path, tmp_path, "", "")
     generations = _generations(trial, of, lambda: None)
-    return of, [(each.pauses_at, list(each.jobs[0][len(jobs[0]) :])) for each in generations]
+    return of, [each.pauses_at for each in generations], _evaluates_pauses(checked.experiment)
 
 
 def test_the_default_interval_is_a_tenth_in_whole_rounds(tmp_path: Path) -> None:
@@ -231,9 +282,9 @@ def test_the_default_interval_is_a_tenth_in_whole_rounds(tmp_path: Path) -> None
 def test_a_pause_has_no_last_evaluation_unless_one_is_needed(
     tmp_path: Path, words: list[str], is_evaluated: bool
 ) -> None:
-    _, added = generations_of(tmp_path, "every_env_steps=200", *words)
-    none = [] if is_evaluated else ["evaluation.final_episodes=0"]
-    assert added == [(200, none), (None, [])]
+    _, pauses, evaluates = generations_of(tmp_path, "every_env_steps=200", *words)
+    assert pauses == [200, None]
+    assert evaluates == is_evaluated
 
 
 @pytest.mark.slow
@@ -241,6 +292,7 @@ def test_a_pause_has_no_last_evaluation_unless_one_is_needed(
     ("word", "named"),
     [
         ("seed=1,2", "seed"),
+        ("policies.cart.algorithm.optimizer={_target_:marlflow.Adam},{_target_:torch.optim.SGD}", None),
         ("model@policies.cart.model=mlp,gru", None),
         ("policies.cart.model.hidden_sizes=[8],[16]", "policies.cart.model.hidden_sizes"),
         (
@@ -266,6 +318,9 @@ def test_what_cannot_change_over_a_resume_is_refused(
         (["n_step=1,3"], True),
         (["atoms=11", "value_max=10,100"], True),
         (["target_every_updates=10,20"], False),
+        # One of three, which the first two do not tell of.
+        (["n_step=1,1,3"], True),
+        (["epsilon=0.1,0.2,{_target_:marlflow.Linear,start:1.0,end:0.1,agent_steps:10}"], False),
     ],
 )
 def test_what_a_learner_or_a_replay_keeps_cannot_change(words: list[str], is_refused: bool) -> None:

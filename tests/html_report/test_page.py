@@ -123,10 +123,13 @@ def test_what_limits_the_comparison_is_said(tmp_path: Path) -> None:
     write_seeds(tmp_path / "runs", [[1.0, 2.0, 3.0], [2.0]])
     write_run(tmp_path / "runs" / "again", evaluated([1.0, 2.0, 3.0]), config(0))
     (tmp_path / "runs" / "empty" / "checkpoints").mkdir(parents=True)
+    assert "continued from checkpoints of others" not in read(tmp_path, tmp_path / "runs").text
+    (tmp_path / "runs" / "population.jsonl").write_text("", encoding="utf-8")
     page = read(tmp_path, tmp_path / "runs")
     assert "1 run does not say whether it has ended. See the table of runs." in page.text
     assert "between 1,000 and 3,000 env steps" in page.text
     assert "tag has several runs of seed 0" in page.text
+    assert "Runs in runs continued from checkpoints of others (tune scheduler=pbt)" in page.text
     assert "empty has no metrics.jsonl" in page.text
     assert "Intervals of so few runs are their least and greatest values" in page.text
     assert "3 runs: mean and range" in page.text

@@ -265,10 +265,8 @@ class AutomatonTask(BaseParallelWrapper):
                 # An agent that ends may have no last observation, of which there are no labels then.
                 seen = observations.get(agent)
                 reward, ends = (0.0, False) if seen is None else self._read(agent, seen)
-                if not self._rules.keep_reward:
-                    rewards[agent] = reward
-                elif agent in rewards:
-                    rewards[agent] += reward
+                if agent in rewards or not self._rules.keep_reward:
+                    rewards[agent] = reward + (rewards[agent] if self._rules.keep_reward else 0.0)
                 if ends:
                     terminations[agent], truncations[agent] = True, False
                     self._ended.add(agent)
@@ -279,9 +277,8 @@ class AutomatonTask(BaseParallelWrapper):
         shown = [agent for agent in known if agent in before or agent not in self._ended]
         self.agents = [agent for agent in self.env.agents if agent not in self._ended]
         observations, infos = self._shown(shown)
-        if not self.agents:
-            # Agents that ended earlier may learn how the episode ended.
-            infos = {**self._last[1], **infos}
+        # Agents that ended earlier may learn how the episode ended.
+        infos = infos if self.agents else {**self._last[1], **infos}
         own = (
             {agent: each[agent] for agent in shown if agent in each} for each in (rewards, terminations, truncations)
         )
