@@ -187,9 +187,11 @@ def members_of(make: Callable[[], Actor], like: Actor) -> ActingMembers:
     if isinstance(like, CohortActor):
         return like.members()
     network = like.inner if isinstance(like, WarmupActor) else like
-    # A subclass that overrides these may compute something else than outputs and choice, or load something else.
+    # A subclass that overrides these may compute something else than outputs and choice, load something else, or set
+    # numbers that are the same for all rows.
     own: Any = type(network)
-    if isinstance(network, NetworkActor) and own.act is NetworkActor.act and own.load_flat is NetworkActor.load_flat:
+    is_plain = own.act is NetworkActor.act and own.load_flat is NetworkActor.load_flat
+    if isinstance(network, NetworkActor) and is_plain and own.set_schedule.__module__.startswith("marlflow."):
         return StackedMembers(make())
     return SeparateMembers(make)
 

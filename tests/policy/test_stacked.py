@@ -17,6 +17,7 @@ from marlflow.policy import stacked
 from marlflow.policy.actor_critic import stochastic_actor
 from marlflow.policy.box import DeterministicActor, SquashedGaussianActor
 from marlflow.policy.categorical import CategoricalActor
+from marlflow.policy.q import QActor
 from marlflow.policy.recurrent import RecurrentQNetwork, recurrent_stochastic_actor
 from marlflow.policy.stacked import RowGroups, SeparateMembers, StackedMembers, members_of
 from marlflow.policy.torso import build_torso
@@ -275,6 +276,31 @@ def test_an_actor_that_loads_weights_in_its_own_way_does_so() -> None:
     rows = RowGroups.of(np.arange(3)), np.zeros((3, 5), np.float32), None, None
     acted = members.act(*rows, "sampled", mf.RowRandom(*np.ones((2, 3), np.uint64)))
     assert acted.action.tolist() == [3, 3, 3]
+
+
+class Bounded(QActor):
+    """Explores a little at least."""
+
+    def set_schedule(self, values: Any) -> None:
+        super().set_schedule({"epsilon": max(values.get("epsilon", 0.0), 0.2)})
+
+
+def test_schedules_of_members_reach_an_own_actor_one_by_one() -> None:
+    def make() -> Bounded:
+        return Bounded(nn.Identity(), nn.Linear(5, 4))
+
+    members = members_of(make, make())
+    for slot, epsilon in enumerate((0.1, 0.3)):
+        members.load(slot, make().flat(), {"epsilon": epsilon})
+    obs = np.zeros((2, 5), np.float32)
+    acted = members.act(
+        RowGroups.of(np.arange(2)), obs, None, None, "explore", mf.RowRandom(*np.full((2, 2), 9, np.uint64))
+    )
+    likely = np.exp(acted.behavior_logp)
+    assert all(
+        np.isclose(likely[row], epsilon / 4) or np.isclose(likely[row], 1 - 3 * epsilon / 4)
+        for row, epsilon in enumerate((0.2, 0.3))
+    )
 
 
 def test_an_actor_of_another_kind_acts_by_itself() -> None:
