@@ -146,7 +146,7 @@ def _shown(path: Path) -> str:
 
 
 def _report(plan: BenchmarkPlan, runs: Sequence[BenchmarkRun], scores: BenchmarkScores) -> int:
-    from marlflow.html_report.suite_report import notes_on, suite_results, write_suite_report
+    from marlflow.html_report.suite_report import iqm_names, notes_on, suite_results, write_suite_report
 
     found = scores.suite_scores()
     if len(found.missing) == len(runs):
@@ -156,13 +156,13 @@ def _report(plan: BenchmarkPlan, runs: Sequence[BenchmarkRun], scores: Benchmark
     write_suite_report(found, results, plan.folder / PAGE)
     for note in notes_on(found):
         print(f"note: {note}")
-    for line in _lines(results):
+    for line in _lines(results, iqm_names(found)):
         print(line)
     print(f"wrote {_shown(plan.folder / PAGE)} and scores.csv; learning curves: marlflow report {_shown(plan.folder)}")
     return _FAILED if found.missing else 0
 
 
-def _lines(results: SuiteResults) -> Iterator[str]:
+def _lines(results: SuiteResults, names: str) -> Iterator[str]:
     """Yield the lines of the table: scores on each task, then over tasks."""
     width = max(len(row.algorithm) for row in results.rows)
     task = None
@@ -174,7 +174,7 @@ def _lines(results: SuiteResults) -> Iterator[str]:
         value = f"{row.mean.value:,.{row.digits}f}{ends}"
         yield f"  {row.algorithm:<{width}}  {value}  {row.normalized:.3f}  n={len(row.scores)}"
     if results.iqms:
-        yield "all tasks, normalized score: interquartile mean [95 %]"
+        yield f"all tasks, normalized score: {names}"
     for algorithm, one in sorted(results.iqms.items(), key=lambda item: -item[1].value):
         yield f"  {algorithm:<{width}}  {one.value:.3f}{_interval(one.low, one.high, 3)}"
 

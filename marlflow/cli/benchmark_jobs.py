@@ -10,19 +10,19 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from contextlib import contextmanager, suppress
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
 from marlflow.base.errors import CheckpointUnusable, ConfigInvalid, MarlflowError
 from marlflow.base.sentences import shortened
 from marlflow.base.signals import handled
 from marlflow.cli.benchmark_runs import BenchmarkRun
 from marlflow.cli.failures import failure
-from marlflow.driver.graceful_shutdown import REASON_OF, REASONS, HungUp, Terminated
+from marlflow.driver.graceful_shutdown import REASON_OF, REASONS
+
+_POLL_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +46,20 @@ class BenchmarkJobs:
 
     def run(self, runs: Sequence[BenchmarkRun]) -> Iterator[tuple[BenchmarkRun, float | None]]:
         """Yield each run and its score as it ends, None if it failed; raises KeyboardInterrupt or one of its kind."""
-        with _signals_raised(), ThreadPoolExecutor(self.parallel) as pool:
+        # Handlers only note signals: an exception may not be raised in the midst of what `wait` does with its locks.
+        signals: list[int] = []
+        with handled(lambda number, _: signals.append(number)), ThreadPoolExecutor(self.parallel) as pool:
             futures: dict[Future[float | None], BenchmarkRun] = {pool.submit(self._run, run): run for run in runs}
+            left = set(futures)
             try:
-                for future in as_completed(futures):
-                    yield futures[future], future.result()
+                while left:
+                    ended, left = wait(left, _POLL_S, FIRST_COMPLETED)
+                    for future in ended:
+                        yield futures[future], future.result()
+                    if signals:
+                        raise REASONS[REASON_OF[signal.Signals(signals[0])]]
             except BaseException:
-                self._end(futures)
+                self._end(futures, signals)
                 raise
 
     def _run(self, run: BenchmarkRun) -> float | None:
@@ -73,8 +80,10 @@ class BenchmarkJobs:
             self._processes.remove(process)
         return float(said) if code == 0 else None
 
-    def _end(self, futures: dict[Future[float | None], BenchmarkRun]) -> None:
-        """Let the running jobs finish their rounds; on a second signal, end them at once."""
+    def _end(self, futures: dict[Future[float | None], BenchmarkRun], signals: Sequence[int]) -> None:
+        """Let the running jobs finish their rounds; on one more SIGINT, end them at once."""
+        # Shells and schedulers send other signals twice; only Ctrl-C means that the user will not wait.
+        interrupts = signals.count(signal.SIGINT)
         with self._lock:
             self._is_ending = True
             running = list(self._processes)
@@ -86,11 +95,9 @@ class BenchmarkJobs:
             process.terminate()
         for process in running:
             while process.poll() is None:
-                try:
-                    process.wait()
-                except (Terminated, HungUp):
-                    continue  # shells and schedulers send these twice; only Ctrl-C means that the user will not wait
-                except KeyboardInterrupt:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(_POLL_S)
+                if signals.count(signal.SIGINT) > interrupts:
                     for one in running:
                         with suppress(ProcessLookupError):
                             os.killpg(one.pid, signal.SIGKILL)
@@ -107,15 +114,6 @@ def failure_of(run: BenchmarkRun) -> str:
     lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     last = lines[-1].removeprefix("error: ") if lines else "its process was killed"
     return f"{shortened(last)}; {os.path.relpath(path)} has all that it printed"
-
-
-@contextmanager
-def _signals_raised() -> Iterator[None]:
-    def end(number: int, _frame: FrameType | None) -> NoReturn:
-        raise REASONS[REASON_OF[signal.Signals(number)]]
-
-    with handled(end):
-        yield
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +175,10 @@ class BenchmarkJob:
             problem = f"the run is over, and its last checkpoint has no score: {what}"
             remedy = f"remove {self.folder}, and the same command trains it again"
             raise CheckpointUnusable([f"{problem}; {remedy}"]) from unusable
+        if evaluated.lost:
+            reason = evaluated.faults[0].reason if evaluated.faults else "their environments broke"
+            problem = f"{evaluated.lost:,} of {self.episodes:,} scored episodes broke ({reason}), so it has no score"
+            raise ConfigInvalid([f"{problem}: that of the others would be of another kind of episodes"])
         returns = [of.team.mean.value for of in evaluated.returns if of.policy in self.policies]
         if not returns:
             raise ConfigInvalid([f"the policies of {self.folder} have no agents of their own, so it has no score"])

@@ -27,6 +27,7 @@ from marlflow.cli.sweep_jobs import JobFailed, SweepJob, finished_on_signal
 from marlflow.cli.sweep_records import Direction, JobRecord, best_of, check_csv, read_records, table, write_csv
 from marlflow.config.compose import GRID_SWEEPER, PLUGIN, composing, config_loader, hand_to_hydra, is_installed
 from marlflow.config.overrides import Prepared
+from marlflow.observe.report import is_of_evaluation
 
 _FAILED, _BAD_INPUT = 1, 2
 _HYDRA_KEY = re.compile(r"[+~]*hydra[./](?!searchpath=)")
@@ -236,8 +237,9 @@ def objective_problems(config: DictConfig, chooser: str) -> Iterator[str]:
 
 def _is_never_evaluated(config: DictConfig) -> bool:
     evaluation = OmegaConf.select(config, "evaluation")
-    is_of_evaluation = str(config.objective).rpartition(".")[2].startswith("eval_")
-    return is_of_evaluation and evaluation is not None and not (evaluation.episodes or evaluation.final_episodes)
+    if evaluation is None or not is_of_evaluation(str(config.objective)):
+        return False
+    return not (evaluation.episodes or evaluation.final_episodes)
 
 
 def _optuna_problems(sweeper: Any) -> Iterator[str]:

@@ -33,6 +33,7 @@ from marlflow.config.compose import composing, config_loader
 from marlflow.config.experiment import Experiment
 from marlflow.config.overrides import Prepared
 from marlflow.driver.graceful_shutdown import REASON_OF, REASONS
+from marlflow.observe.report import is_of_evaluation
 
 _POLL_S = 0.5
 # Options that only one scheduler has.
@@ -254,7 +255,7 @@ def _evaluates_pauses(experiment: Experiment) -> bool:
 
 
 def _is_of_evaluation(experiment: Experiment) -> bool:
-    return ".eval_" in str(experiment.objective)
+    return is_of_evaluation(str(experiment.objective))
 
 
 def _too_rare(what: str, key: str, every: int, grace: int, longest: int) -> str:

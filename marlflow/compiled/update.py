@@ -118,8 +118,10 @@ def update_program(groups: Sequence[Group], names: list[str], learning: slice) -
     return jax.jit(update)
 
 
-def gradient_program(loss: LossOfRows, start: int, stop: int) -> Any:
+def gradient_program(loss: LossOfRows, names: list[str], start: int, stop: int) -> Any:
     """Return the jitted gradient [stop - start] of a loss by a span of the parameters, with its LossValues.
+
+    Appends the names of the terms to `names`, as `update_program` does.
 
     `(parameters [P], the target's, other tensors, columns [M, ...], size, scheduled values)`: the loss is computed over
     the first `size` rows; the others are padding.
@@ -129,6 +131,7 @@ def gradient_program(loss: LossOfRows, start: int, stop: int) -> Any:
         count = len(next(iter(columns.values())))
         vector = jax.lax.dynamic_update_slice(vector, own, (start,))
         losses = loss(vector, target, others, columns, Rows(jnp.arange(count) < size, size), scheduled)
+        names.extend(name for name in losses.terms if name not in names)
         return losses.total, losses
 
     def gradient(vector: Any, *given: Any) -> Any:
@@ -155,7 +158,7 @@ def _step(
     priorities, squares, alive = None, jnp.zeros(()), jnp.asarray(True)
     for index, group in enumerate(groups):
         due = alive & (number % group.every == 0)
-        trained = _trained(group, index, inputs, columns, rows)
+        trained = _trained(group, names, index, inputs, columns, rows)
         if group.every == 1:
             stepped = trained(state)
         else:
@@ -175,14 +178,12 @@ def _step(
         updates = number - 1 + alive
         due = (inputs.target_every > 0) & (updates - state.synced >= inputs.target_every)
         state = jax.lax.cond(due, partial(_synced, inputs.tau, learning, updates), lambda same: same, state)
-    if not names:
-        names.extend(terms)
     logged = jnp.stack([*(jnp.asarray(terms[name], jnp.float32) for name in names), jnp.sqrt(squares)])
     return state, logged, priorities, alive
 
 
 def _trained(
-    group: Group, index: int, inputs: Inputs, columns: Mapping[str, Any], rows: Rows
+    group: Group, names: list[str], index: int, inputs: Inputs, columns: Mapping[str, Any], rows: Rows
 ) -> Callable[[LearnerState], Any]:
     """Return the step of one group: (state, terms, priorities, columns, norm)."""
 
@@ -190,6 +191,8 @@ def _trained(
         whole = own.shape == vector.shape
         vector = own if whole else jnp.concatenate([vector[: group.start], own, vector[group.stop :]])
         losses = group.loss(vector, target, inputs.others, columns, rows, inputs.scheduled)
+        # In the loss's own order: what JAX returns of a dict is sorted.
+        names.extend(name for name in losses.terms if name not in names)
         return losses.total, losses
 
     def trained(state: LearnerState) -> Any:

@@ -129,11 +129,12 @@ _DRAWS = "; mode=as_learned draws actions from what was learned, where that is a
 
 
 def _notes(evaluation: EvaluationResult, run: str) -> Iterator[str]:
-    unit = "episodes" if evaluation.returns else "games"
+    unit = "games" if evaluation.comparisons else "episodes"
     acted = f"{_acted(evaluation)}; " if evaluation.modes else ""
     yield f"{run}{acted}intervals are over {unit}, and say nothing about other training seeds"
-    if evaluation.returns and evaluation.lost:
-        yield f"{run}{evaluation.lost:,} episodes broke and are not counted"
+    if evaluation.lost and not evaluation.comparisons:
+        first = f": {evaluation.faults[0].reason}" if evaluation.faults else ""
+        yield f"{run}{evaluation.lost:,} episodes broke and are not counted{first}"
     for one in evaluation.comparisons:
         if one.lost:
             yield f"{run}{one.lost:,} games of {one.member} against {one.opponent} broke and are not counted"

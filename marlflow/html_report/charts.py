@@ -150,8 +150,9 @@ def profiles(lines: Sequence[tuple[Profile, Look]], name: str) -> str:
     def draw(axes: Axes) -> None:
         for profile, look in lines:
             if profile.low is not None and profile.high is not None:
-                axes.fill_between(profile.at, profile.low, profile.high, color=look.color, alpha=0.18, linewidth=0)
-            (drawn,) = axes.plot(profile.at, profile.share, color=look.color, linewidth=1.9)
+                ends = profile.low, profile.high
+                axes.fill_between(profile.at, *ends, step="post", color=look.color, alpha=0.18, linewidth=0)
+            (drawn,) = axes.plot(profile.at, profile.share, drawstyle="steps-post", color=look.color, linewidth=1.9)
             if look.dashes:
                 drawn.set_dashes(look.dashes)
         axes.set_ylim(-0.02, 1.02)

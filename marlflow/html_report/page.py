@@ -273,6 +273,26 @@ def last_evaluated(content: PageContent) -> Iterator[str]:
                 )
 
 
+def cut_evaluations(groups: Mapping[str, RunGroup]) -> Iterator[str]:
+    """Yield a sentence on each group with runs whose last evaluation has fewer episodes than were asked for."""
+    for name, group in groups.items():
+        played = [one for run in group.runs if (one := _last_evaluation(run)) is not None]
+        if short := sorted((count, asked) for count, asked in played if count < asked):
+            count, asked = short[0]
+            which = "1 run" if len(short) == 1 else f"{len(short)} runs"
+            yield f"{name}: in the last evaluation of {which}, as few as {count:,} of {asked:,} episodes count."
+
+
+def _last_evaluation(run: ReportedRun) -> tuple[int, int] | None:
+    """Return the least episodes of a policy in the run's last evaluation, and those that were asked for."""
+    for report in reversed(run.reports):
+        of_policies = section(report, "policies").values()
+        counts = [(number(one.get("eval_episodes")), number(one.get("eval_episodes_asked"))) for one in of_policies]
+        if known := [(int(count), int(asked)) for count, asked in counts if count is not None and asked is not None]:
+            return min(known)
+    return None
+
+
 def _ends(runs: Iterable[ReportedRun]) -> Iterator[str]:
     """Yield a sentence on runs that did not end as configured, by their states."""
     by_state: dict[str, list[ReportedRun]] = {}
@@ -303,6 +323,7 @@ def notes_of(content: PageContent) -> list[str]:
         *notes_on(titled),
         *lengths(content),
         *last_evaluated(content),
+        *cut_evaluations(titled),
         *grouped(content),
         *too_few(content),
     ]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import comb
+from math import comb, prod
 from typing import TypeAlias
 
 import numpy as np
@@ -183,13 +183,16 @@ def profile(by_task: Sequence[Floats], at: Floats) -> Profile:
 def suite_improvement(first: Sequence[Floats], second: Sequence[Floats]) -> BootstrapInterval:
     """Return the probability that a run of the first is better than one of the second on a task; a tie counts half.
 
-    It is the mean over tasks, which both have in the same order.
+    It is the mean over tasks, which both have in the same order. It has no interval if the runs are too few to tell any
+    difference from chance, as in `improvement`.
 
     >>> suite_improvement([np.array([1.0]), np.array([1.0])], [np.array([0.0]), np.array([1.0])]).value
     0.75
     """
     value = _improvement([one[:, None] for one in first], [one[:, None] for one in second])[0]
-    if not (_can_resample(first) and _can_resample(second)):
+    sizes = [(len(one), len(other)) for one, other in zip(first, second, strict=True)]
+    chance = 2 * prod(chance_of_order(*of_task) / 2 for of_task in sizes)
+    if not (_can_resample(first) and _can_resample(second)) or chance > 1 - CONFIDENCE:
         return BootstrapInterval(float(value))
     # Different random numbers for both: equal ones would pair their runs.
     chances = _improvement(_resampled_tasks(first, 0), _resampled_tasks(second, 1))

@@ -24,6 +24,7 @@ from marlflow.html_report.statistics import (
     profile,
     suite_improvement,
     suite_iqm,
+    summary_names,
 )
 from marlflow.league.comparison import Estimate, mean_estimate
 
@@ -89,7 +90,9 @@ def suite_results(scores: SuiteScores) -> SuiteResults:
     ]
     normalized = {algorithm: scores.normalized(algorithm) for algorithm in scores.compared}
     every = [score for by_task in normalized.values() for runs in by_task for score in runs]
-    at = np.linspace(min(0.0, *every), max(1.0, *every), _POINTS) if every else np.empty(0)
+    low, high = min([0.0, *every]), max([1.0, *every])
+    # From where all runs are above.
+    at = np.linspace(low - (high - low) / _POINTS, high, _POINTS) if every else np.empty(0)
     improvements = dict[tuple[str, str], BootstrapInterval]()
     for one, other in combinations(normalized, 2):
         improvements[one, other] = found = suite_improvement(normalized[one], normalized[other])
@@ -127,10 +130,18 @@ def write_suite_report(scores: SuiteScores, results: SuiteResults, page: Path) -
             version=metadata.version("marlflow"),
             resamples=RESAMPLES,
             is_clear=is_clear,
+            summary=iqm_names(scores),
         )
     )
     with replacing(page) as aside:
         aside.write_text(content, encoding="utf-8")
+
+
+def iqm_names(scores: SuiteScores) -> str:
+    """Return the names of the numbers over all tasks, those of the algorithm with the fewest runs."""
+    of_tasks = [[len(runs) for runs in scores.normalized(one)] for one in scores.compared]
+    names = summary_names(min(map(sum, of_tasks), default=1))
+    return names.text if all(runs > 1 for one in of_tasks for runs in one) else names.statistic
 
 
 def notes_on(scores: SuiteScores) -> Iterator[str]:

@@ -184,7 +184,7 @@ class _Program:
             start, stop = group.span.start, group.span.stop
             made.append(Group(group.name, self._losses.of(group), start, stop, group.every, step))
         self._update = update_program(made, self._names, parameters.flat.learning)
-        self._gradient = gradient_program(made[0].loss, made[0].start, made[0].stop)
+        self._gradient = gradient_program(made[0].loss, self._names, made[0].start, made[0].stop)
         self._verified: set[int] = set()
         self._refused: dict[int, str] = {}
         self._seconds_per_step = math.inf
@@ -326,7 +326,7 @@ class _Program:
 
         priorities = None if losses.priorities is None else real(losses.priorities)
         columns = {name: real(column) for name, column in losses.columns.items()}
-        terms = {name: float(term) for name, term in losses.terms.items()}
+        terms = {name: float(losses.terms[name]) for name in self._names}
         return LossTerms(torch.zeros(()), terms, priorities, columns)
 
     def _state(self) -> Any:
@@ -381,7 +381,6 @@ class _Program:
                 priorities = None if ran.priorities is None else np.array(ran.priorities)[0, :size]
             else:
                 trial = self._call_gradient(rows, size)
-                self._names[:] = trial.terms
                 found = [[*map(float, trial.terms.values()), float(flat.gradient[self._groups[0].span].norm())]]
                 priorities = None if trial.priorities is None else trial.priorities.numpy()
         except (NotCompiled, KeyboardInterrupt):

@@ -9,7 +9,7 @@ from typing import Any
 
 from marlflow.base.ranges import Amount, Count
 from marlflow.observe.callback import Callback, StopRun
-from marlflow.observe.report import Report, RunInfo, metric
+from marlflow.observe.report import Report, RunInfo, is_of_evaluation, metric
 
 
 @dataclass
@@ -17,7 +17,8 @@ class EarlyStop(Callback):
     """Ends the run once `metric` has not improved by more than `min_change` in `reports` reports in a row.
 
     `metric` is a path in a report, such as `policies.prey.eval_return_mean`; a path that no report has is refused
-    before the run. Reports without a value do not count, and NaN is no improvement. A resumed run counts on.
+    before the run. Reports without a value do not count, nor do a second one after the same env steps, which says what
+    an evaluation has found; NaN is no improvement. A resumed run counts on.
     """
 
     metric: str  #: path in a report: policies.<id>.eval_return_mean
@@ -27,10 +28,10 @@ class EarlyStop(Callback):
 
     def __post_init__(self) -> None:
         self._best: float | None = None
-        self._without = 0
+        self._without = self._counted = 0
 
     def began(self, info: RunInfo) -> None:
-        self._best, self._without = None, 0
+        self._best, self._without, self._counted = None, 0, 0
 
     def reported(self, record: Report) -> StopRun | None:
         """Compare a report with the best; raises KeyError if it has no such metric."""
@@ -39,17 +40,19 @@ class EarlyStop(Callback):
         value = float(value)
         gain = math.inf if self._best is None else self._best - value if self.lower_is_better else value - self._best
         if not math.isnan(value) and gain > self.min_change:
-            self._best, self._without = value, 0
+            self._best, self._without, self._counted = value, 0, record["env_steps"]
             return None
-        self._without += 1
+        if record["env_steps"] == self._counted and not is_of_evaluation(self.metric):
+            return None
+        self._without, self._counted = self._without + 1, record["env_steps"]
         if self._without < self.reports:
             return None
         best = "it is not a number" if self._best is None else f"the best is {self._best:g}"
         return StopRun(f"{self.metric} has not improved in {self._without} reports, {best}")
 
     def state(self) -> Mapping[str, Any]:
-        """Return the best value, and the number of reports without an improvement."""
-        return {"best": self._best, "without": self._without}
+        """Return the best value, the number of reports without an improvement, and the env steps of the last one."""
+        return {"best": self._best, "without": self._without, "counted": self._counted}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        self._best, self._without = state["best"], int(state["without"])
+        self._best, self._without, self._counted = state["best"], int(state["without"]), int(state.get("counted", 0))

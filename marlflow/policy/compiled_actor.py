@@ -8,7 +8,7 @@ tick.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import jax
@@ -301,10 +301,6 @@ _MOST_DIFFERENT = 1e-3
 """As a share of the largest output: rounding is a thousandth of it."""
 
 
-def _constants_of(module: nn.Module, settings: Collection[str]) -> dict[str, Any]:
-    return {name: value for name, value in numbers_of(module).items() if name not in settings}
-
-
 def _given_of(actor: Actor, parameters: Sequence[nn.Parameter]) -> Given:
     arrays = [parameter.detach().cpu().numpy() for parameter in parameters]
     # XLA multiplies faster by the transpose of torch's matrices. Copies, because the actor's parameters may change.
@@ -332,15 +328,13 @@ class CompiledActor:
         if network is not None and network.device is not None:
             raise NotCompiled("its network is on another device")
         self._parameters: list[nn.Parameter] = [] if network is None else in_flat_order(network)
-        modules: list[nn.Module] = []
         if network is not None:
             # As when it acts: dropout, for example, does nothing then.
             network.eval()
-            modules = [*network.modules()]
-        # Settings are inputs of the choice; all other numbers of a network are constants of its program.
-        self._settings = compiled_choice(actor).settings.keys()
-        self._constants = [_constants_of(module, self._settings) for module in modules]
+        # The numbers of each module of the network at the first call, which its program has as constants.
+        self._constants: list[dict[str, Any]] | None = None
         self._try(memory_shape_of(actor))
+        self._constants = None
 
     def _try(self, memory_shape: tuple[int, ...] | None) -> None:
         """Trace the actor with shapes alone; raises NotCompiled."""
@@ -390,6 +384,14 @@ class CompiledActor:
         return _given_of(self._actor, self._parameters)
 
     def _verify_constants(self, network: NetworkActor) -> None:
+        if self._constants is None:
+            assert self._network is not None
+            # Settings are inputs of the choice.
+            settings = compiled_choice(self._actor).settings.keys()
+            self._constants = [
+                {name: value for name, value in numbers_of(module).items() if name not in settings}
+                for module in self._network.modules()
+            ]
         for module, constants in zip(network.modules(), self._constants, strict=True):
             if (name := changed_number(module, constants)) is not None:
                 kind = type(module)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
 import sys
+import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,8 +18,9 @@ import yaml
 from filelock import FileLock
 
 import marlflow as mf
-from marlflow.cli.benchmark_jobs import BenchmarkJob
-from marlflow.cli.benchmark_runs import BenchmarkPlan, BenchmarkScores, read_suite, scaled_schedules
+from marlflow.cli.benchmark_jobs import BenchmarkJob, BenchmarkJobs, Scoring
+from marlflow.cli.benchmark_runs import BenchmarkPlan, BenchmarkRun, BenchmarkScores, read_suite, scaled_schedules
+from marlflow.env.games.cartpole_team import CartPoleTeam
 from marlflow.league.comparison import mean_estimate
 from marlflow.observe.sinks import read_metrics
 from marlflow.runs.run_state import LOCK, run_state
@@ -371,3 +375,50 @@ def test_a_score_is_of_the_last_checkpoint_and_of_no_earlier_one(tmp_path: Path)
     (newest / "learner.prey.safetensors").write_bytes(b"damaged")
     with pytest.raises(mf.MarlflowError, match=r"is not whole.*; remove .*, and the same command trains it again"):
         job._score()
+
+
+class Breaking(CartPoleTeam):
+    """Breaks in the fifth env step of episodes of odd seeds."""
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.left = 5 if (seed or 0) % 2 else -1
+        return super().reset(seed, options)
+
+    def step(self, actions: Any) -> Any:
+        self.left -= 1
+        if self.left == 0:
+            raise RuntimeError("the pole snapped")
+        return super().step(actions)
+
+
+def test_a_score_of_fewer_episodes_than_asked_for_is_none(tmp_path: Path) -> None:
+    experiment = small_run(env=mf.Env(Breaking, num_envs=2), faults=mf.Faults(env_errors=10**6))
+    mf.train(experiment, tmp_path)
+    job = BenchmarkJob((), str(tmp_path), ["hunters"], [], 20)
+    with pytest.raises(
+        mf.ConfigInvalid, match=r"of 20 scored episodes broke \(step\(\) raised RuntimeError: the pole sn"
+    ):
+        job._score()
+
+
+def test_two_signals_at_once_end_the_jobs_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    began = threading.Event()
+
+    def slow(self: BenchmarkJobs, run: BenchmarkRun) -> float | None:
+        began.set()
+        time.sleep(0.5)
+        return None
+
+    def send() -> None:
+        began.wait()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGTERM):
+            os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(BenchmarkJobs, "_run", slow)
+    jobs = BenchmarkJobs(Scoring((), {}, 1), 2)
+    some: Any = [object(), object(), object()]
+    sender = threading.Thread(target=send)
+    sender.start()
+    with pytest.raises(KeyboardInterrupt):
+        list(jobs.run(some))
+    sender.join()

@@ -231,6 +231,23 @@ def test_early_stopping_takes_nan_for_no_improvement() -> None:
     assert never == [None, mf.StopRun("env_steps has not improved in 2 reports, it is not a number")]
 
 
+def test_early_stopping_counts_a_second_report_after_the_same_env_steps_only_if_of_an_evaluation() -> None:
+    def report(env_steps: int, value: float) -> Any:
+        return {"env_steps": env_steps, "policies": {"a": {"return_mean": value, "eval_return_mean": value}}}
+
+    reports = [report(100, 1.0), report(100, 1.0), report(200, 0.5), report(200, 0.5), report(300, 0.5)]
+    early = mf.EarlyStop("policies.a.return_mean", reports=2)
+    assert [early.reported(one) is None for one in reports] == [True, True, True, True, False]
+    again = mf.EarlyStop("policies.a.return_mean", reports=2)
+    for one in reports[:3]:
+        again.reported(one)
+    resumed = mf.EarlyStop("policies.a.return_mean", reports=2)
+    resumed.load_state(again.state())
+    assert [resumed.reported(one) is None for one in reports[3:]] == [True, False]
+    evaluated = mf.EarlyStop("policies.a.eval_return_mean", reports=2)
+    assert [evaluated.reported(one) is None for one in reports[:3]] == [True, True, False]
+
+
 def test_early_stopping_counts_on_after_a_resume(tmp_path: Path) -> None:
     def early() -> dict[str, mf.Callback | None]:
         return {"early": mf.EarlyStop("env_steps", reports=3, lower_is_better=True)}

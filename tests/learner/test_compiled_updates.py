@@ -51,6 +51,7 @@ def assert_same(compiled: mf.TorchLearner, eager: mf.TorchLearner, report: mf.Up
         np.testing.assert_allclose(state[name], other[name], rtol=1e-4, atol=2e-5, err_msg=name)
     np.testing.assert_array_equal(state["generator"], other["generator"])
     assert report.loss == pytest.approx(expected.loss, rel=1e-3, abs=1e-5)
+    assert list(report.loss) == list(expected.loss)
     counts = ("rows", "updates", "updates_skipped", "minibatches_left")
     assert [getattr(report, name) for name in counts] == [getattr(expected, name) for name in counts]
 

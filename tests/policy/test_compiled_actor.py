@@ -143,7 +143,7 @@ class Pushed(QActor):
 
     def __init__(self) -> None:
         super().__init__(nn.Identity(), nn.Linear(4, 3))
-        self.push = 0.0
+        self.push = -1.0
 
     def forward(self, obs: Tensor) -> Tensor:
         return super().forward(obs) + self.push * torch.tensor([0.0, 0.0, 1.0])
@@ -156,6 +156,9 @@ class Pushed(QActor):
 def test_a_number_that_a_network_changes_itself_is_noticed() -> None:
     actor = Pushed()
     compiled = CompiledActor(actor, spaces.Box(-1.0, 1.0, (4,)))
+    # What is set before the first call, as a run sets schedules, is no change.
+    actor.set_schedule({"push": 0.0})
+    compiled.given()
     flat = actor.flat()
     compiled.stacked([StackedMember(flat, {"push": 0.0, "epsilon": 0.2})])
     with pytest.raises(NotCompiled, match="Pushed changes its own push, which a program has as a constant"):

@@ -400,7 +400,7 @@ class Pushed(QActor):
 
     def __init__(self, torso, head):
         super().__init__(torso, head)
-        self.push = 0.0
+        self.push = 7.0
 
     def forward(self, obs):
         q = super().forward(obs)
