@@ -120,13 +120,13 @@ def film(run: Path, seed: int, folder: Path, mode: AskedMode, policy: str | None
     """
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     team = mf.load(run)
-    probe = team.make_env()
+    probe = team.played_env()
     modes = render_modes(probe) or ()
     seats = {} if policy is None else dict.fromkeys(probe.possible_agents, policy)
     probe.close()
     if "rgb_array" not in modes:
         return _text(team, seed, mode, seats) if "ansi" in modes else None
-    env = team.make_env(render_mode="rgb_array")
+    env = team.played_env(render_mode="rgb_array")
     adapter, frames = open_adapter(env), _Frames()
     try:
         names = seating(team, None, None, seats, adapter.agents)

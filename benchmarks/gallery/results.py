@@ -251,7 +251,7 @@ def _random(folder: Path, evaluated: EvaluationResult) -> dict[str, Any]:
     if not evaluated.returns:
         return {}
     team = mf.load(folder)
-    adapter = open_adapter(team.make_env())
+    adapter = open_adapter(team.played_env())
     try:
         for seed, agent in enumerate(adapter.agents):
             adapter.action_space(agent).seed(seed)

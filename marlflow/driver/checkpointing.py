@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -292,8 +293,14 @@ def _differences(saved: Any, current: Any, path: str = "") -> Iterator[str]:
                 yield f"it has no {where}, which this run has"
             else:
                 yield from _differences(saved[key], current[key], where)
-    elif saved != current:
+    elif saved != current and not (path.endswith(".model") and _settings_of(saved) == _settings_of(current)):
         yield f"{path} was {saved!r} when it was kept, and is {current!r} now{_link_remedy(path, saved, current)}"
+
+
+def _settings_of(model: object) -> str:
+    """Return the text of a model with lists as tuples, and NumPy's numbers as plain ones: so are recorded ones."""
+    plain = re.sub(r"np\.\w+\(([^()]*)\)", r"\1", str(model))
+    return plain.replace("[", "(").replace("]", ")").replace(",)", ")")
 
 
 def _link_remedy(path: str, saved: Any, current: Any) -> str:

@@ -343,7 +343,9 @@ def _runtime_loss(shutdown: GracefulShutdown, ended: BaseException) -> RuntimeFa
 def _resume_hint(env_steps: int | None, run_dir: Path) -> str:
     if env_steps is None:
         return "there is no checkpoint to resume from"
-    return f"to resume from {env_steps:,} env steps: marlflow resume {shlex.quote(str(run_dir))}"
+    command, in_python = f"marlflow resume {shlex.quote(str(run_dir))}", f"mf.resume(experiment, {str(run_dir)!r})"
+    is_of_command = (run_dir / ".hydra" / "overrides.yaml").is_file()
+    return f"to resume from {env_steps:,} env steps: {command if is_of_command else in_python}"
 
 
 def _rounds_too_long(checked: CheckedExperiment) -> Iterator[str]:

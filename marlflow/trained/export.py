@@ -226,7 +226,7 @@ def played_rows(team: Team, trained: TrainedPolicy, count: int = ROWS) -> CheckR
     It plays all agents that it can; others play as in training. It ends at 10 env steps for each row, at the latest.
     Raises MarlflowError if the environment cannot be made, breaks, or never asks the policy.
     """
-    adapter = open_adapter(team.make_env())
+    adapter = open_adapter(team.played_env())
     try:
         agents = tuple(adapter.agents)
         names = seating(team, None, None, {agent: trained.name for agent in trained.agents if agent in agents}, agents)

@@ -104,7 +104,7 @@ def play(team: Team, options: PlayOptions, say: Callable[[str], None]) -> PlayRe
     if options.video is not None:
         # A video needs no display, and SDL complains if there is none.
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
-    probe = team.make_env()
+    probe = team.played_env()
     how = shown(probe, options.view, options.video is not None, options.person is not None)
     with suppress(Exception):
         probe.close()
@@ -139,7 +139,7 @@ def _everything(env: Any) -> Board:
 
 def _make_env(team: Team, render_mode: str | None) -> Any:
     try:
-        return team.make_env() if render_mode is None else team.make_env(render_mode=render_mode)
+        return team.played_env() if render_mode is None else team.played_env(render_mode=render_mode)
     except InvalidInput as error:
         if render_mode is None:
             raise

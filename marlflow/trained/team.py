@@ -26,6 +26,7 @@ from marlflow.config.recorded import working_in
 from marlflow.config.records import played_environment
 from marlflow.driver.entrants import Entrant, Entrants
 from marlflow.driver.saved_experiment import finished_run, sides_or_none
+from marlflow.env.batched.single import as_pettingzoo
 from marlflow.env.episode_location import raised
 from marlflow.env.masking import MASK, OBSERVATION, joined
 from marlflow.policy.actor import ASKED_MODES, AskedMode, memory_shape_of
@@ -228,9 +229,13 @@ class Team:
     def make_env(self, render_mode: str | None = None, **arguments: Any) -> Any:
         """Make the environment of the run, AEC or Parallel, with the same arguments and wrappers.
 
-        If the run learned from records, it is the environment that was recorded. `arguments` replace the run's. Raises
-        ConfigInvalid if it cannot be made.
+        If the run learned from records, it is the environment that was recorded; a batched environment is one of its
+        environments. `arguments` replace the run's. Raises ConfigInvalid if it cannot be made.
         """
+        return as_pettingzoo(self.played_env(render_mode, **arguments))
+
+    def played_env(self, render_mode: str | None = None, **arguments: Any) -> Any:
+        """Make the environment as `make_env`, but a BatchedEnv of one if the run's is batched only."""
         env = played_environment(self.experiment.env)
         changes = {**({} if render_mode is None else {"render_mode": render_mode}), **arguments}
         try:

@@ -113,7 +113,7 @@ def test_the_one_before_stands_and_the_run_can_go_on_from_it(
         mf.train(experiment, tmp_path)
     assert "No space left on device" in str(caught.value)
     assert f"the last whole one is {tmp_path / 'checkpoints' / '320'}" in str(caught.value)
-    assert f"to resume from 320 env steps: marlflow resume {tmp_path}" in capsys.readouterr().out
+    assert f"to resume from 320 env steps: mf.resume(experiment, {str(tmp_path)!r})" in capsys.readouterr().out
     assert reports(tmp_path)[-1]["env_steps"] == 560
     disk.full = range(0)
     mf.resume(experiment, tmp_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -62,7 +61,7 @@ def test_the_error_says_what_happened_and_how_to_resume(
     experiment = lost_at(2 * ROUND)
     with pytest.raises(mf.RuntimeFailed) as caught:
         mf.train(experiment, tmp_path)
-    hint = f"to resume from {ROUND} env steps: marlflow resume {shlex.quote(str(tmp_path))}"
+    hint = f"to resume from {ROUND} env steps: mf.resume(experiment, {str(tmp_path)!r})"
     assert str(caught.value) == f"{LOSS}\n{hint}"
     assert "to resume" not in capsys.readouterr().out, "the error says it once"
     assert (run_state(tmp_path).name, run_state(tmp_path).reason) == ("failed", " ".join(str(caught.value).split()))
@@ -103,7 +102,7 @@ def test_a_process_that_is_lost_between_rounds_leaves_a_report_and_how_to_resume
             mf.train(experiment, tmp_path)
     at = reports(tmp_path)[-1]["env_steps"]
     assert 0 < at < 800
-    assert f"to resume from {at} env steps: marlflow resume {shlex.quote(str(tmp_path))}" in capsys.readouterr().out
+    assert f"to resume from {at} env steps: mf.resume(experiment, {str(tmp_path)!r})" in capsys.readouterr().out
     assert run_state(tmp_path).reason == "learner main does not answer"
     assert mf.resume(experiment, tmp_path).metrics["env_steps"] == 800
 

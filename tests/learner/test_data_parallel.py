@@ -60,6 +60,22 @@ def assert_same_reports(found: mf.Update, expected: mf.Update) -> None:
         np.testing.assert_allclose(found.priorities, expected.priorities, rtol=1e-4, atol=1e-6)
 
 
+def test_followers_get_what_a_stage_has_changed_in_the_leader(others: Sequence[Process]) -> None:
+    learner, alone = led("ppo", others[:1]), KINDS["ppo"].learner(0)
+    for seed in range(3):
+        batch = KINDS["ppo"].batch(30, seed)
+        found, expected = (each.update(batch, 2, 8) for each in (learner, alone))
+        assert_same_reports(found, expected)
+        for each in (learner, alone):
+            with torch.no_grad():
+                for parameter in each.module.parameters():
+                    parameter.mul_(0.9)
+    for each in (learner, alone):
+        each.update(KINDS["ppo"].batch(30, 9), 1, 8)
+    assert_same(learner, alone)
+    assert_followed(learner, others[:1])
+
+
 # Rows, epochs and the least rows of a minibatch: many steps; uneven shares; shares of one row and of none; no rows.
 UPDATES = [(50, 3, 8), (7, 2, None), (4, 2, 1), (1, 1, None), (0, 2, 4), (23, 1, 5)]
 

@@ -40,6 +40,9 @@ class DrawnTeam:
         return SimpleNamespace(name=name, agents=tuple(self.agents))
 
     def make_env(self, render_mode=None):
+        return self.played_env(render_mode)
+
+    def played_env(self, render_mode=None):
         given = {} if render_mode is None else {"render_mode": render_mode}
         return self.factory(**self.arguments, **given)
 

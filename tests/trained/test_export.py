@@ -206,7 +206,7 @@ def test_rows_are_arbitrary_where_the_environment_cannot_be_played(
     def broken(*_: object) -> None:
         raise mf.ConfigInvalid(["no such library"])
 
-    monkeypatch.setattr(mf.Team, "make_env", broken)
+    monkeypatch.setattr(mf.Team, "played_env", broken)
     assert main(["export", str(run), "policy=prey", "--format", "pt2", f"out={tmp_path / 'prey.pt2'}"]) == 0
     first, second, third = capsys.readouterr().out.splitlines()
     assert first.startswith("wrote ")

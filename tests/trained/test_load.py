@@ -13,13 +13,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pettingzoo import AECEnv
 
 import marlflow as mf
 from marlflow.env.games.cartpole_team import parallel_env as carts
 from marlflow.policy.actor import EvaluationMode
 from marlflow.runs.saved_runs import newest
+from tests.env.functional_games import HotPotato
 from tests.league.runs import LEAGUES, league_run
-from tests.runtime.small_runs import small_run
+from tests.runtime.small_runs import SMALL, SMALL_PPO, small_run
 from tests.trained.conftest import Trained
 from tests.trained.runs import RUNS, by_hand, by_worker, played_alike
 
@@ -361,3 +363,26 @@ def test_a_team_outlives_the_checkpoint_that_it_was_loaded_from(trained: Trained
 def test_the_newest_checkpoint_is_the_one_that_is_loaded(trained: Trained) -> None:
     run_dir = trained("ppo and dqn")
     assert mf.load(run_dir).checkpoint == newest(run_dir).env_steps
+
+
+@pytest.mark.parametrize("wraps_lists", [True, False])
+def test_a_run_whose_model_had_lists_is_loaded(tmp_path: Path, wraps_lists: bool) -> None:
+    sizes: Any = [16, np.int64(8)] if wraps_lists else (16, 8)
+    model = mf.MLP(hidden_sizes=sizes)
+    mf.train(small_run(policies={"hunters": mf.Policy(SMALL_PPO, model), "prey": mf.Policy()}), tmp_path)
+    team = mf.load(tmp_path)
+    seen, infos = team.make_env().reset(seed=team.reset(seed=0))
+    for agent, one in seen.items():
+        team.act(agent, one, infos[agent])
+
+
+def test_a_batched_environment_is_made_as_pettingzoos(tmp_path: Path) -> None:
+    game = mf.Env("functional", {"make": HotPotato, "max_env_steps": 9}, num_envs=2)
+    mf.train(small_run(env=game, policies={"player": mf.Policy(SMALL_PPO, SMALL)}, mapping=None), tmp_path)
+    team = mf.load(tmp_path)
+    env = team.make_env()
+    assert isinstance(env, AECEnv)
+    env.reset(seed=team.reset(seed=0))
+    for agent in env.agent_iter(9):
+        observation, _, terminated, truncated, info = env.last()
+        env.step(None if terminated or truncated else team.act(agent, observation, info))

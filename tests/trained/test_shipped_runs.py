@@ -9,7 +9,6 @@ import pytest
 
 import marlflow as mf
 from marlflow.config.imported_policies import source_policy
-from marlflow.env.batched.single import as_pettingzoo
 from marlflow.runs import saved_runs
 from marlflow.runs.saved_runs import run_folder
 from tests.sentences import refusals
@@ -112,7 +111,7 @@ def test_other_names_are_refused(name: str, own_cache: Path) -> None:
 def test_each_is_loaded_and_acts_in_its_own_environment(name: str) -> None:
     try:
         team = mf.load(f"gallery:{name}")
-        env = as_pettingzoo(team.make_env())
+        env = team.make_env()
     except mf.ConfigInvalid as error:
         # Only this is no failure: an extra of marlflow that is not installed here.
         if "pip install 'marlflow[" not in str(error):

@@ -33,11 +33,17 @@ class LeaderAndFollowers:
     def __init__(self, collective: Collective, learner: TorchLearner) -> None:
         self._collective, self._learner = collective, learner
         self._limit = AgreedLimit(collective.sum, collective.world_size)
+        # The leader's parameters as the last update left them, which followers have, too.
+        self._shared: Tensor | None = None
 
     def leaving_on_error(self) -> AbstractContextManager[None]:
         return self._collective.leaving_on_error()
 
     def job(self, request: UpdateRequest) -> UpdateJob:
+        flat = self._learner.parameters.flat
+        if self._shared is not None and not torch.equal(self._shared, flat.vector):
+            # A stage or a part has changed parameters, such as a running statistic.
+            self.call_followers("load_state", self._learner.state())
         job = equal_job(request, 0, self._collective.world_size)
         # Followers get the whole batch: each draws the same order, and splits off its own share.
         steps = [len(job.division.sizes()), job.epochs, job.updates_before]
@@ -58,6 +64,7 @@ class LeaderAndFollowers:
         return numbers  # the leader has all rows
 
     def result(self, job: UpdateJob, local: UpdateResult) -> UpdateResult:
+        self._shared = self._learner.parameters.flat.vector.clone()
         reports = self._collective.gather()
         steps = merge_steps([local.steps, *(report["steps"] for report in reports)], job.sizes(local.minibatches_left))
         if not local.priorities:
