@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 CHOICE: Final = range(5)  # settings are chosen on these
-RETIRED: Final = frozenset({*CHOICE, *range(10, 16), *range(20, 69), *range(71, 229)})
+RETIRED: Final = frozenset({*CHOICE, *range(10, 16), *range(20, 69), *range(71, 239)})
 
 
 def fresh_seeds(count: int) -> list[int]:
