@@ -18,7 +18,7 @@ import torch
 from ray import cloudpickle
 
 from marlflow.base.allocator import keep_freed_memory
-from marlflow.base.errors import ActorLost
+from marlflow.base.errors import ActorLost, ConfigInvalid
 from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.flow import StageCall, StageTimes
 from marlflow.flow.protocols import OperatorRaised
@@ -85,6 +85,17 @@ def refuse_debuggers() -> None:
 
 def _no_terminal(*_arguments: Any, **_options: Any) -> None:
     raise RuntimeError("breakpoint() needs a terminal, and processes of Ray have none: run with runtime=inline")
+
+
+def check_sendable(calls: Sequence[StageCall], where: str) -> None:
+    """Raise ConfigInvalid if an operator cannot be sent to the process `where`; Ray's own error lists all of them."""
+    for call in calls:
+        try:
+            cloudpickle.dumps(call.operator)  # type: ignore[no-untyped-call]
+        except Exception as error:
+            kind = type(call.operator).__name__
+            reason = f"the stage {kind} cannot be sent to the process of {where}, where it runs: {error}"
+            raise ConfigInvalid([f"{reason}; make it in __setstate__, or run with runtime=inline"]) from error
 
 
 def packed_call(chain: int, items: Sequence[Any], counts: Sequence[int], returns: int) -> bytes:

@@ -12,7 +12,7 @@ from marlflow.base.errors import ActorLost
 from marlflow.batches.items import Inserted, Packed
 from marlflow.flow import OperatorRaised, Outcome, StageCall, StageTimes
 from marlflow.runtime.ray.handles import LearnerHandle, ReplayHandle, RestartableHost
-from marlflow.runtime.ray.host import ChainResult, RemoteError, as_exception, packed_call
+from marlflow.runtime.ray.host import ChainResult, RemoteError, as_exception, check_sendable, packed_call
 from marlflow.runtime.stage_chain import Rows
 
 
@@ -30,6 +30,7 @@ class RayPlace:
         raise TypeError(f"{self.name} stays on the driver")
 
     def prepare(self, calls: Sequence[StageCall]) -> Callable[[Sequence[Any]], Awaitable[Outcome]]:
+        check_sendable(calls, self.name)
         chain = len(self.host.chains)
         self.host.chains.append(calls)
         key = (self.host.generation, chain)

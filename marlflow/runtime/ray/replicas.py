@@ -21,7 +21,7 @@ from marlflow.flow.protocols import OperatorRaised
 from marlflow.runtime.ray import actors as limits
 from marlflow.runtime.ray.actors import cause
 from marlflow.runtime.ray.handles import LearnerHandle
-from marlflow.runtime.ray.host import ChainResult, RemoteError, as_exception
+from marlflow.runtime.ray.host import ChainResult, RemoteError, as_exception, check_sendable
 from marlflow.runtime.ray.remote_worker import RemoteWorker
 from marlflow.runtime.ray.workers import RayWorkers
 from marlflow.runtime.spec import LearnerSpec
@@ -220,6 +220,7 @@ class ReplicasPlace:
         raise TypeError(f"{self.name} stay on the driver")
 
     def prepare(self, calls: Sequence[StageCall]) -> Callable[[Sequence[Any]], Awaitable[Outcome]]:
+        check_sendable(calls, self.name)
         chain = next(_CHAINS)
         self.host.chains[chain] = calls
         unconfirmed = [(self.host.generations, [a.prepare.remote(chain, list(calls)) for a in self.host.actors])]
