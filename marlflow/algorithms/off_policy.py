@@ -119,8 +119,10 @@ class OffPolicySettings(TorchAlgorithm):
             starts, holds = self.learning_starts_agent_steps, self.replay_agent_steps
             message = f"would start learning after {starts} agent steps, but its replay holds {holds}"
             problems.append(Problem(message, self.name, remedy="raise replay_agent_steps"))
-        updates_none = isinstance(self, ReplayPlan) and type(self).plan is ReplayPlan.plan and not self.reprioritizes
-        if updates_none and not isinstance(self.sampling(), Uniform):
+        # Windows of a subclass may have priorities of their own.
+        own: Any = type(self)
+        is_plain = isinstance(self, ReplayPlan) and own.plan is ReplayPlan.plan and own.windows is ReplayPlan.windows
+        if is_plain and not getattr(self, "reprioritizes", False) and not isinstance(self.sampling(), Uniform):
             message, remedy = "draws by priorities that nothing updates", "set reprioritizes = True in its class"
             problems.append(Problem(message, self.name, remedy=remedy))
         return problems

@@ -176,11 +176,13 @@ def _actor_problem(learner: LearnerSpec, module: torch.nn.Module, parts: RunComp
         try:
             # A critic's parameters may follow.
             acting.load_flat(published[policy.name].flat[: acting.flat().size])
-            if torch.allclose(_outputs(acting, obs), _outputs(own, obs), rtol=1e-3, atol=1e-6, equal_nan=True):
-                continue
-        except (WeightsMismatch, RuntimeError):
-            # They have other shapes.
-            pass
+            acts_alike = _are_alike(_outputs(own, obs), _outputs(acting, obs))
+        except WeightsMismatch:
+            acts_alike = False
+        except Exception:  # noqa: BLE001  its error is told where it acts on rows
+            continue
+        if acts_alike:
+            continue
         return (
             f"{made_by.__name__}.network makes other networks than {acts_by.__name__}.actor, by which the workers act; "
             "override actor(spaces, model, seed) as well"
@@ -192,8 +194,14 @@ def _outputs(actor: NetworkActor, obs: Any) -> torch.Tensor:
     shape = memory_shape_of(actor)
     memory = None if shape is None else torch.zeros(len(obs), *shape)
     actor.eval()
+    # A network may draw random numbers, also when it acts.
+    torch.manual_seed(0)
     with torch.no_grad():
         return actor.outputs(as_tensor(obs), memory)[0]
+
+
+def _are_alike(outputs: torch.Tensor, others: torch.Tensor) -> bool:
+    return outputs.shape == others.shape and torch.allclose(outputs, others, rtol=1e-3, atol=1e-6, equal_nan=True)
 
 
 def _network(parts: RunComponents, learner: LearnerSpec) -> torch.nn.Module:

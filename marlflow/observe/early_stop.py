@@ -17,8 +17,8 @@ class EarlyStop(Callback):
     """Ends the run once `metric` has not improved by more than `min_change` in `reports` reports in a row.
 
     `metric` is a path in a report, such as `policies.prey.eval_return_mean`; a path that no report has is refused
-    before the run. Reports without a value do not count, nor do a second one after the same env steps, which says what
-    an evaluation has found; NaN is no improvement. A resumed run counts on.
+    before the run. Reports without a value do not count; of two after the same env steps, the second one counts only if
+    the metric is of evaluations. NaN is no improvement. A resumed run counts on.
     """
 
     metric: str  #: path in a report: policies.<id>.eval_return_mean

@@ -54,7 +54,7 @@ def plain_layers(torso: nn.Module | None, head: nn.Module | None) -> Layers | No
     """
     # Called at every env step, so by dictionaries, which are quicker than nn.Module's attributes. Exact types: a
     # subclass may compute something else, as torch's parametrizations do.
-    if not isinstance(torso, Dense) or not is_plain(torso, Dense):
+    if torso is None or not is_plain(torso, Dense):
         return None
     layers = [*torso._modules["layers"]._modules.values()]  # type: ignore[union-attr]
     activated = len(layers)
@@ -68,7 +68,7 @@ def plain_layers(torso: nn.Module | None, head: nn.Module | None) -> Layers | No
         if weight is None or bias is None:
             return None
         parameters += (weight, bias)
-    return Layers(parameters, activated, torso.activation)
+    return Layers(parameters, activated, torso.__dict__["activation"])
 
 
 def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:

@@ -171,12 +171,22 @@ def pack_batch(batch: TrainBatch | Gradients) -> bytes:
     return to_bytes({"kind": f"{kind.__module__}.{kind.__qualname__}", "of": batch.to_tree()})
 
 
-def unpack_batch(packed: bytes | memoryview) -> TrainBatch | Gradients:
-    """Deserialize; raises CheckpointUnusable for malformed bytes."""
+def unpack_batch(packed: bytes | memoryview, kind: type[Any] | None = None) -> TrainBatch | Gradients:
+    """Deserialize as a `kind` that `batch_class` returned; raises CheckpointUnusable for malformed bytes."""
+    kind = batch_class(packed) if kind is None else kind
     tree = from_bytes(packed)
     try:
-        kind = Gradients if tree["kind"] == Gradients.__name__ else _batch_class(tree["kind"])
-        return kind(**tree["of"]) if kind is Gradients else kind.from_tree(tree["of"])  # type: ignore[union-attr]
+        unpacked: TrainBatch | Gradients = kind(**tree["of"]) if kind is Gradients else kind.from_tree(tree["of"])
+        return unpacked
+    except MALFORMED as error:
+        raise CheckpointUnusable([f"rows or gradients that waited ({kind.__name__}) are not whole: {error}"]) from error
+
+
+def batch_class(packed: bytes | memoryview) -> type[Any]:
+    """Return the class of what was packed; raises CheckpointUnusable if no module that this process imported has it."""
+    tree = from_bytes(packed)
+    try:
+        return Gradients if tree["kind"] == Gradients.__name__ else _batch_class(tree["kind"])
     except MALFORMED as error:
         named = tree.get("kind") if isinstance(tree, dict) else None
         raise CheckpointUnusable([f"rows or gradients that waited ({named!s:.80}) are not whole: {error}"]) from error

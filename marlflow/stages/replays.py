@@ -172,7 +172,12 @@ class Reprioritize:
             return update
         if update.priorities is not None:
             replay.reprioritize(update.row_ids, _or_least(update.priorities))
-        elif update.updates and getattr(replay, "draws_by_priority", False):
+        elif (
+            # Where minibatches were skipped or left out, a report has none either.
+            update.updates
+            and not (update.updates_skipped or update.minibatches_left)
+            and getattr(replay, "draws_by_priority", False)
+        ):
             raise InvalidInput(
                 [
                     "the replay draws rows by priority, and the loss gives no priorities: return "

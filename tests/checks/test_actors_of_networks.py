@@ -86,6 +86,36 @@ class BothVDN(Actors, Overriding, mf.VDN):
     pass
 
 
+class Noisy(nn.Module):
+    """Draws random numbers, also when it acts."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, *given: Tensor) -> Any:
+        return self.inner(*given) + 0.1 * torch.randn(1)
+
+
+class Failing(Noisy):
+    """Fails where it computes."""
+
+    def forward(self, *given: Tensor) -> Any:
+        raise RuntimeError("no such layer")
+
+
+@dataclass(frozen=True)
+class NoisyDQN(Overriding, mf.DQN):
+    def change(self, head: nn.Module) -> nn.Module:
+        return Noisy(head)
+
+
+@dataclass(frozen=True)
+class FailingVDN(Overriding, mf.VDN):
+    def change(self, head: nn.Module) -> nn.Module:
+        return Failing(head)
+
+
 def problems(algorithm: mf.Algorithm, model: Any, env: Any = CartPoleTeam, group: str = "cart") -> list[str]:
     experiment = mf.Experiment(
         mf.Env(env, wrappers=["joint_state"]), {group: mf.Policy(algorithm, model)}, stop=mf.Stop(env_steps=1_000)
@@ -123,6 +153,16 @@ def test_a_network_that_workers_would_not_act_by_is_refused(
     assert (
         f"Overriding.network makes other networks than {made_by}.actor, by which the workers act; override" in problem
     )
+
+
+def test_networks_that_draw_random_numbers_are_compared_by_the_same_ones() -> None:
+    assert problems(NoisyDQN(), mf.MLP((8,))) == []
+
+
+def test_an_error_of_a_network_is_told_as_it_is() -> None:
+    (problem,) = problems(FailingVDN(), mf.MLP((8,)))
+    assert "no such layer" in problem
+    assert "override actor" not in problem
 
 
 JOINT = [one for one in SHIPPED if isinstance(one, mf.JointAlgorithm)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -87,6 +88,9 @@ def test_a_loss_without_priorities_is_refused_where_rows_are_drawn_by_them() -> 
         replay = make_replay(sampling=sampling)
         put(replay, rows(4))
         assert mf.Reprioritize()(skipped, replay) is skipped
+        # Of several minibatches some were skipped, or the time was over.
+        for in_part in (replace(report, updates_skipped=1), replace(report, minibatches_left=2)):
+            assert mf.Reprioritize()(in_part, replay) is in_part
         if is_refused:
             with pytest.raises(mf.InvalidInput, match="draws rows by priority, and the loss gives no priorities"):
                 mf.Reprioritize()(report, replay)

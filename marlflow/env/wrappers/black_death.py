@@ -74,7 +74,7 @@ class BlackDeath(BaseParallelWrapper):
             infos = {**infos, **{agent: self._acting_info(agent, infos) for agent in self._ends}}
         shown = observations.keys() - ended
         return (
-            {a: observations[a] if a in shown else self._zeros(a) for a in agents if a in shown | unseen},
+            {a: observations[a] if a in shown else self._zeros(a) for a in agents if a in shown or a in unseen},
             {a: rewards.get(a, posthumous.get(a, 0.0)) for a in agents if a in rewards or a in unpaid},
             {agent: ends_of[agent][0] for agent in agents},
             {agent: ends_of[agent][1] for agent in agents},

@@ -40,8 +40,9 @@ class LeaderAndFollowers:
         return self._collective.leaving_on_error()
 
     def job(self, request: UpdateRequest) -> UpdateJob:
-        flat = self._learner.parameters.flat
-        if self._shared is not None and not torch.equal(self._shared, flat.vector):
+        vector = self._learner.parameters.flat.vector
+        # By their bits, as NaN is not equal to itself.
+        if self._shared is not None and not torch.equal(*(one.view(torch.int32) for one in (self._shared, vector))):
             # A stage or a part has changed parameters, such as a running statistic.
             self.call_followers("load_state", self._learner.state())
         job = equal_job(request, 0, self._collective.world_size)
@@ -86,6 +87,7 @@ class LeaderAndFollowers:
             self._collective.meet(self._learner.device)
             # Followers start from the leader's parameters, whatever they were built with.
             self._collective.broadcast({"method": "load_state", "arguments": [self._learner.state()]})
+            self._shared = self._learner.parameters.flat.vector.clone()
 
     def serve(self) -> bool:
         self._collective.meet(self._learner.device)

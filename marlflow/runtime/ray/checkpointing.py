@@ -19,6 +19,7 @@ from marlflow.runtime.ray.remote_worker import RemoteWorker
 from marlflow.runtime.ray.replicas import RayReplicas
 from marlflow.runtime.ray.workers import RayWorkers
 from marlflow.runtime.spec import RunSpec
+from marlflow.runtime.stage_chain import batch_class
 from marlflow.sampling.population import seated_in
 from marlflow.sampling.protocol import FrozenPolicy
 from marlflow.sampling.saved_state import ResumeReport, files_recorded, merged, share
@@ -146,13 +147,15 @@ class RayCheckpointing:
 
     def unpack(self, packed: Sequence[bytes]) -> list[Any]:
         """Return references to the rows that `pack` serialized."""
-        return self._in_host("unpack", [as_array(part) for part in packed])
+        # The driver knows a user's own classes, and another process may have none of the modules that they are in.
+        kinds = [batch_class(part) for part in packed]
+        return self._in_host("unpack", [as_array(part) for part in packed], kinds)
 
-    def _in_host(self, method: str, arguments: Sequence[Any]) -> list[Any]:
+    def _in_host(self, method: str, arguments: Sequence[Any], *about: Any) -> list[Any]:
         if not arguments:
             return []
         remote_method = getattr(self._hosts[0].actor, method).options(num_returns=len(arguments))
-        refs = remote_method.remote(*arguments)
+        refs = remote_method.remote(*about, *arguments)
         # With num_returns=1 Ray gives the reference itself instead of a list.
         return refs if len(arguments) > 1 else [refs]
 

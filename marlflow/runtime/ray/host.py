@@ -272,9 +272,9 @@ class Host:
         packed = tuple(as_array(pack_batch(payload)) for payload in payloads)
         return packed if len(packed) > 1 else packed[0]
 
-    def unpack(self, *packed: Any) -> Any:
-        """Deserialize what `pack` returned."""
-        payloads = tuple(unpack_batch(memoryview(part)) for part in packed)
+    def unpack(self, kinds: Sequence[type], *packed: Any) -> Any:
+        """Deserialize what `pack` returned, each as an instance of its kind."""
+        payloads = tuple(unpack_batch(memoryview(part), kind) for part, kind in zip(packed, kinds, strict=True))
         return payloads if len(payloads) > 1 else payloads[0]
 
 
