@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from types import NoneType
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
 from filelock import FileLock, Timeout
 
 from marlflow.base.errors import ActorLost, CheckpointFailed, CheckpointUnusable, ConfigInvalid, FaultKind
@@ -313,6 +314,18 @@ def _link_remedy(path: str, saved: Any, current: Any) -> str:
 _KINDS: Mapping[str, Any] = {kind.__name__: kind for kind in (Fragment, JointFragment, Packed, Inserted, Update)}
 
 
+_PLAIN: Final = "plain"
+
+
+def _is_plain(item: Any) -> bool:
+    """Return whether serialization keeps an item as it is."""
+    if isinstance(item, dict):
+        return all(isinstance(key, str) and _is_plain(value) for key, value in item.items())
+    if isinstance(item, list):
+        return all(map(_is_plain, item))
+    return item is None or isinstance(item, bool | int | float | str | np.ndarray)
+
+
 class QueuedItems:
     """Converts items to trees and back; `payloads` has the rows of all items in order."""
 
@@ -322,8 +335,11 @@ class QueuedItems:
     def to_tree(self, item: Any) -> Tree:
         """Return an item's tree; raise CheckpointFailed for a user's own type."""
         kind = type(item).__name__
+        if _is_plain(item):
+            return {"kind": _PLAIN, "of": item}
         if _KINDS.get(kind) is not type(item):
-            raise CheckpointFailed(f"{item!r} waits in the plan, and only {', '.join(_KINDS)} can be kept")
+            kept = f"{', '.join(_KINDS)}, and numbers, texts, arrays, and lists and dicts of these, can be kept"
+            raise CheckpointFailed(f"a {kind} waits in the plan ({item!r:.80}), and only {kept}")
         tree = {field.name: getattr(item, field.name) for field in fields(item)}
         # The tree has indices of payloads, because payloads are serialized where their rows are: by the runtime.
         if "payloads" in tree:
@@ -335,6 +351,8 @@ class QueuedItems:
 
     def from_tree(self, tree: Tree) -> Any:
         """Return the item that `to_tree` was called with."""
+        if isinstance(tree, Mapping) and tree["kind"] == _PLAIN:
+            return tree["of"]
         # Serialization turns tuples into lists.
         values: dict[str, Any] = {
             name: tuple(value) if name in ("payloads", "keys", "finished") else value for name, value in tree.items()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,6 +37,18 @@ def test_items_come_back_with_their_own_rows() -> None:
 
 def test_an_item_of_another_kind_cannot_be_kept_and_that_is_said() -> None:
     with pytest.raises(
-        CheckpointFailed, match=r"Fraction\(1, 3\) waits in the plan, and only Fragment, JointFragment, Packed"
+        CheckpointFailed,
+        match=r"a Fraction waits in the plan \(Fraction\(1, 3\)\), and only Fragment, JointFragment, Packed",
     ):
         QueuedItems().to_tree(Fraction(1, 3))
+
+
+def test_items_of_numbers_texts_and_arrays_are_kept_as_they_are() -> None:
+    items: list[Any] = [{"policy": -0.5, "of": ["a", 1, None, True]}, 3.0, "text", [1, 2], np.arange(3.0)]
+    waiting = QueuedItems()
+    trees = from_bytes(to_bytes([waiting.to_tree(item) for item in items]))
+    back = [QueuedItems().from_tree(tree) for tree in trees]
+    assert back[:-1] == items[:-1]
+    np.testing.assert_array_equal(back[-1], items[-1])
+    with pytest.raises(CheckpointFailed, match="a dict waits in the plan"):
+        waiting.to_tree({"policy": Fraction(1, 3)})
