@@ -169,4 +169,4 @@ class RunServices:
         self.budget.faulted(fault)
         # The new replay is empty, so its learner waits again until `starts` rows are in it.
         if fault.kind is FaultKind.REPLAYS_LOST:
-            self.executor.reapply_starts(learner_of_replay(fault.replay))
+            self.executor.reapply_starts(learner_of_replay(fault.replay), fault.replay)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,10 +26,14 @@ class Network:
     """The queue that connects each plan to the shared stream."""
     edges: list[Edge] = field(default_factory=list)
     ledgers: dict[str, PaceLedger] = field(default_factory=dict)
+    paced_at: dict[str, set[str]] = field(default_factory=dict)
+    """By ledger, the learners and replays that the last stages of its sides run at."""
 
-    def ledgers_of(self, plan: str) -> list[PaceLedger]:
-        """Return the ledgers of a plan's pace and merges."""
-        return [ledger for name, ledger in self.ledgers.items() if name == plan or name.startswith(f"{plan}/")]
+    def ledgers_of(self, plan: str, at: str | None = None) -> list[PaceLedger]:
+        """Return the ledgers of a plan's pace and merges; if some pace stages `at` a learner or replay, only these."""
+        names = [name for name in self.ledgers if name == plan or name.startswith(f"{plan}/")]
+        there = [name for name in names if at in self.paced_at[name]]
+        return [self.ledgers[name] for name in there or names]
 
 
 def compile_plan(plan: AnyPlan) -> Network:
@@ -51,7 +56,7 @@ class _Compiler:
             self._add_ends(member)
 
     def _add_ends(self, plan: Plan) -> None:
-        ledger = self._ledger(plan.pace, plan.name)
+        ledger = self._ledger(plan.pace, plan.name, plan.ends().values())
         for side, end in plan.ends().items():
             edge = self._edge(end)
             cell = self._cells.get(id(end))
@@ -61,10 +66,11 @@ class _Compiler:
             self._add(Cell(None, [StageId(plan.name, f"({side})")], inboxes=[edge], sides=[(ledger, side)]))
             self._gate(end, edge, ledger, side)
 
-    def _ledger(self, pace: Pace | None, name: str) -> PaceLedger | None:
+    def _ledger(self, pace: Pace | None, name: str, sides: Iterable[Flow[Any]]) -> PaceLedger | None:
         ledger = pace.ledger() if pace is not None else None
         if ledger is not None:
             self.network.ledgers[name] = ledger
+            self.network.paced_at[name] = {side.at.name for side in sides if hasattr(side.at, "name")}
         return ledger
 
     def _add(self, cell: Cell) -> Cell:
@@ -126,7 +132,7 @@ class _Compiler:
         if (place := first.place) is not None:
             cell.call = place.prepare(cell.calls)
         if first.kind is Kind.MERGE:
-            ledger = self._ledger(first.pace, f"{self._owner[id(first)]}/{first.name}")
+            ledger = self._ledger(first.pace, f"{self._owner[id(first)]}/{first.name}", first.inputs)
             cell.sides, cell.emitted_side = [(ledger, side) for side in first.sides], first.emitted_side
             for side, before, edge in zip(first.sides, first.inputs, cell.inboxes, strict=True):
                 self._gate(before, edge, ledger, side)

@@ -242,9 +242,12 @@ class Executor:
         has_left = any(ledger is not None and ledger.is_over(side) for ledger, side in sides)
         self._ending = has_left or any(cell.exhausted for cell in self._network.cells)
 
-    def reapply_starts(self, plan: str) -> None:
-        """Apply `starts` again after the plan's store was lost; keeps earned turns."""
-        for ledger in self._network.ledgers_of(plan):
+    def reapply_starts(self, plan: str, at: str | None = None) -> None:
+        """Apply `starts` again after the plan's store was lost; keeps earned turns.
+
+        `at` is the replay that was lost: merges that pace other shards of it go on.
+        """
+        for ledger in self._network.ledgers_of(plan, at):
             ledger.reapply_starts()
 
     def restart(self, plan: str) -> int:

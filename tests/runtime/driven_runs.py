@@ -65,7 +65,7 @@ class DrivenRun:
         """A loss that the runtime reports: a process ended."""
         self.faults.append(fault)
         if fault.kind is FaultKind.REPLAYS_LOST:
-            self.executor.reapply_starts(learner_of_replay(fault.replay))
+            self.executor.reapply_starts(learner_of_replay(fault.replay), fault.replay)
 
     def dropped(self, stage: str) -> int:
         """Items that were lost at a stage, in what was played last."""
