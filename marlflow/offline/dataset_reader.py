@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from marlflow.base.errors import CheckpointUnusable
+from marlflow.base.errors import CheckpointUnusable, RecordsDamaged
 from marlflow.base.serialization import Tree
 from marlflow.batches.batch import MEMORY_COLUMNS, Batch
 from marlflow.offline.dataset import Dataset
@@ -60,14 +60,18 @@ class DatasetReader:
         return sum(fragment.env_steps for fragment in self._dataset.fragments) * self._dataset.passes
 
     def take(self, env_steps: int) -> tuple[Batch, int]:
-        """Return the next fragments, of `env_steps` or more if available, and their env steps."""
+        """Return the next fragments, of `env_steps` or more if available, and their env steps.
+
+        Raises RecordsDamaged for a reward or an observation that is not finite: all updates would be skipped.
+        """
         batches: list[Batch] = []
         taken = 0
         while taken < env_steps and (env_index := self._next_env()) is not None:
             numbers = range(env_index, self.size, self._of)
             # The position counts over all passes.
             fragment = self._dataset.fragments[numbers[self.positions[env_index] % len(numbers)]]
-            batches.append(self._dataset.read(fragment))
+            batches.append(batch := self._dataset.read(fragment))
+            _verify_finite(batch, f"{self._dataset.folder}/{self._dataset.policy}/{fragment.file}", fragment.group)
             self.positions[env_index] += 1
             taken += fragment.env_steps
         return (Batch.concat(batches) if batches else self._no_rows()), taken
@@ -108,6 +112,14 @@ def next_fragments(tree: Tree, env_indices: Collection[int]) -> dict[str, dict[i
             for policy, position in env.get(_POSITIONS, {}).items():
                 counts.setdefault(policy, {})[env["env"]] = position["next"]
     return counts
+
+
+def _verify_finite(batch: Batch, file: str, fragment: int) -> None:
+    for columns, names in ((batch.columns, ("obs", "reward")), (batch.segments, ("bootstrap_obs",))):
+        for name in names:
+            column = columns.get(name)
+            if column is not None and column.dtype.kind == "f" and not np.isfinite(column).all():
+                raise RecordsDamaged(f"{file}, fragment {fragment}: {name} has a number that is not finite")
 
 
 class DatasetWorker:

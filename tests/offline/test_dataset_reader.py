@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from marlflow.base.errors import CheckpointUnusable
+from marlflow.base.errors import CheckpointUnusable, RecordsDamaged
 from marlflow.batches.batch import Batch
 from marlflow.batches.items import Weights
 from marlflow.offline.dataset import Dataset, find_dataset
@@ -187,3 +187,14 @@ def test_what_only_some_files_have_is_left_out(tmp_path: Path, first: str) -> No
     assert (batch.rows, env_steps) == (4, 4)
     assert list(batch.columns) == list(rows(1).columns)
     assert set(find_dataset(tmp_path, "team").nothing().columns) == set(batch.columns)
+
+
+def test_rewards_that_are_not_finite_are_an_error_that_names_the_file(tmp_path: Path) -> None:
+    writer = DatasetWriter(recording(tmp_path), worker=0)
+    for reward in (1.0, np.nan):
+        writer.write({"team": rows(2, reward=np.array([0.5, reward]))}, 2)
+    writer.finish()
+    reader = DatasetReader(find_dataset(tmp_path, "team"), [0], 1)
+    assert reader.take(2)[0].rows == 2
+    with pytest.raises(RecordsDamaged, match=r"team/\S+, fragment 1: reward has a number that is not finite"):
+        reader.take(2)
