@@ -145,7 +145,7 @@ def _problems(ready: Prepared, arguments: Arguments) -> Iterator[str]:
     for word in ready.overrides:
         key = word.lstrip("+~").partition("=")[0]
         if key.startswith(("hydra.", "hydra/")) and key not in _HYDRA_KEYS:
-            yield f"{word} is not used: trials run by tune's own means, in hydra.sweep.dir; leave it out"
+            yield f"{word} is not used by tune, which runs its trials itself, in hydra.sweep.dir; leave it out"
     yield from objective_problems(ready.config, "marlflow tune")
 
 
