@@ -175,7 +175,7 @@ def test_all_trials_are_in_the_table_and_the_best_is_named(marlflow: Marlflow, t
         ),
         (
             [OBJECTIVE, "seed=1,2", "hydra.sweep.dir=x", "hydra.sweep.subdir=seed_${seed}"],
-            "hydra.sweep.subdir=seed_${seed} is not used by tune, which runs its trials itself, in hydra.sweep.dir; leave it",
+            "hydra.sweep.subdir=seed_${seed} is not used by tune, which runs its trials itself, in hydra",
         ),
         ([OBJECTIVE, "seed=1,2", "hydra.run.dir=x"], "hydra.run.dir=x is not used"),
         ([OBJECTIVE, "seed=1,2", "hydra/launcher=joblib"], "hydra/launcher=joblib is not used"),
