@@ -31,6 +31,7 @@ from marlflow.flow.rehearsal import FailedStage, rehearse
 from marlflow.flow.traits import type_name
 from marlflow.learner.extra_losses import CheckedLoss
 from marlflow.learner.loss_groups import actors_of
+from marlflow.learner.value_chunks import in_evaluation_mode
 from marlflow.policy.actor import Actor, NetworkActor, memory_shape_of
 from marlflow.policy.adapted import AdaptingActor
 from marlflow.policy.recurrent import RecurrentTorsoConfig
@@ -179,7 +180,7 @@ def _actor_problem(learner: LearnerSpec, module: torch.nn.Module, parts: RunComp
             acts_alike = _are_alike(_outputs(own, obs), _outputs(acting, obs))
         except WeightsMismatch:
             acts_alike = False
-        except Exception:  # noqa: BLE001  its error is told where it acts on rows
+        except Exception:  # noqa: BLE001  the rehearsal raises it again, and reports it
             continue
         if acts_alike:
             continue
@@ -193,10 +194,9 @@ def _actor_problem(learner: LearnerSpec, module: torch.nn.Module, parts: RunComp
 def _outputs(actor: NetworkActor, obs: Any) -> torch.Tensor:
     shape = memory_shape_of(actor)
     memory = None if shape is None else torch.zeros(len(obs), *shape)
-    actor.eval()
     # A network may draw random numbers, also when it acts.
     torch.manual_seed(0)
-    with torch.no_grad():
+    with torch.no_grad(), in_evaluation_mode(actor):
         return actor.outputs(as_tensor(obs), memory)[0]
 
 

@@ -294,8 +294,12 @@ def _differences(saved: Any, current: Any, path: str = "") -> Iterator[str]:
                 yield f"it has no {where}, which this run has"
             else:
                 yield from _differences(saved[key], current[key], where)
-    elif saved != current and not (path.endswith(".model") and _settings_of(saved) == _settings_of(current)):
+    elif saved != current and not (_is_model(path) and _settings_of(saved) == _settings_of(current)):
         yield f"{path} was {saved!r} when it was kept, and is {current!r} now{_link_remedy(path, saved, current)}"
+
+
+def _is_model(path: str) -> bool:
+    return path.startswith("policies.") and path.endswith(".model")
 
 
 def _settings_of(model: object) -> str:

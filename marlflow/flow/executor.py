@@ -245,7 +245,7 @@ class Executor:
     def reapply_starts(self, plan: str, at: str | None = None) -> None:
         """Apply `starts` again after the plan's store was lost; keeps earned turns.
 
-        `at` is the replay that was lost: merges that pace other shards of it go on.
+        `at` is the name of the lost replay. Merges that pace only other shards are not affected.
         """
         for ledger in self._network.ledgers_of(plan, at):
             ledger.reapply_starts()

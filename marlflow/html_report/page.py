@@ -284,10 +284,10 @@ def cut_evaluations(groups: Mapping[str, RunGroup]) -> Iterator[str]:
 
 
 def _last_evaluation(run: ReportedRun) -> tuple[int, int] | None:
-    """Return the least episodes of a policy in the run's last evaluation, and those that were asked for."""
+    """Return how many episodes of a run's last evaluation count, for the policy with the fewest, of how many."""
     for report in reversed(run.reports):
         of_policies = section(report, "policies").values()
-        counts = [(number(one.get("eval_episodes")), number(one.get("eval_episodes_asked"))) for one in of_policies]
+        counts = [(number(one, "eval_episodes"), number(one, "eval_episodes_asked")) for one in of_policies]
         if known := [(int(count), int(asked)) for count, asked in counts if count is not None and asked is not None]:
             return min(known)
     return None

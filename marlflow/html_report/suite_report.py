@@ -138,7 +138,7 @@ def write_suite_report(scores: SuiteScores, results: SuiteResults, page: Path) -
 
 
 def iqm_names(scores: SuiteScores) -> str:
-    """Return the names of the numbers over all tasks, those of the algorithm with the fewest runs."""
+    """Return the names of the numbers over all tasks, which depend on how few runs an algorithm has."""
     of_tasks = [[len(runs) for runs in scores.normalized(one)] for one in scores.compared]
     names = summary_names(min(map(sum, of_tasks), default=1))
     return names.text if all(runs > 1 for one in of_tasks for runs in one) else names.statistic

@@ -57,7 +57,7 @@ def chunked_values(
 ) -> Array:
     """Return the critic's values, float32 [N], of `columns` [N, ...], computed in chunks."""
     chunks = [np.zeros(0, np.float32)]
-    with torch.inference_mode(), _in_evaluation_mode(critic):
+    with torch.inference_mode(), in_evaluation_mode(critic):
         for chunk in zip(*map(value_chunks, columns), strict=True):
             with autocast or nullcontext():
                 values = critic(*map(tensor, chunk))
@@ -66,7 +66,7 @@ def chunked_values(
 
 
 @contextmanager
-def _in_evaluation_mode(critic: object) -> Iterator[None]:
+def in_evaluation_mode(critic: object) -> Iterator[None]:
     """Have layers of a user's, such as dropout, act as in evaluation meanwhile."""
     # A network itself, or a method of one.
     network = getattr(critic, "__self__", critic)
@@ -124,7 +124,7 @@ def chunked_priorities(
     if not isinstance(loss, PrioritizingLoss):
         raise TypeError(f"{type(loss).__name__} gives no priorities; InitialPriorities needs a loss with `priorities`")
     chunks, rows = [np.zeros(0, np.float32)], len(columns["obs"])
-    with torch.inference_mode(), _in_evaluation_mode(module):
+    with torch.inference_mode(), in_evaluation_mode(module):
         for chunk in zip(*map(value_chunks, columns.values()), strict=True):
             minibatch = {name: tensor(part) for name, part in zip(columns, chunk, strict=True)}
             chunks.append(loss.priorities(module, module, minibatch).float().cpu().numpy())

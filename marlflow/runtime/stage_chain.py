@@ -172,9 +172,9 @@ def pack_batch(batch: TrainBatch | Gradients) -> bytes:
 
 
 def unpack_batch(packed: bytes | memoryview, kind: type[Any] | None = None) -> TrainBatch | Gradients:
-    """Deserialize as a `kind` that `batch_class` returned; raises CheckpointUnusable for malformed bytes."""
-    kind = batch_class(packed) if kind is None else kind
+    """Deserialize, as a `kind` if `batch_class` returned one; raises CheckpointUnusable for malformed bytes."""
     tree = from_bytes(packed)
+    kind = _class_of(tree) if kind is None else kind
     try:
         unpacked: TrainBatch | Gradients = kind(**tree["of"]) if kind is Gradients else kind.from_tree(tree["of"])
         return unpacked
@@ -184,7 +184,10 @@ def unpack_batch(packed: bytes | memoryview, kind: type[Any] | None = None) -> T
 
 def batch_class(packed: bytes | memoryview) -> type[Any]:
     """Return the class of what was packed; raises CheckpointUnusable if no module that this process imported has it."""
-    tree = from_bytes(packed)
+    return _class_of(from_bytes(packed))
+
+
+def _class_of(tree: Any) -> type[Any]:
     try:
         return Gradients if tree["kind"] == Gradients.__name__ else _batch_class(tree["kind"])
     except MALFORMED as error:

@@ -116,6 +116,26 @@ class FailingVDN(Overriding, mf.VDN):
         return Failing(head)
 
 
+class Counting(nn.Module):
+    """Counts its rows in a buffer, in training mode."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__()
+        self.inner = inner
+        self.register_buffer("rows", torch.zeros(()))
+
+    def forward(self, *given: Tensor) -> Any:
+        if self.training:
+            self.rows += len(given[0])
+        return self.inner(*given)
+
+
+@dataclass(frozen=True)
+class CountingDQN(Overriding, mf.DQN):
+    def change(self, head: nn.Module) -> nn.Module:
+        return Counting(head)
+
+
 def problems(algorithm: mf.Algorithm, model: Any, env: Any = CartPoleTeam, group: str = "cart") -> list[str]:
     experiment = mf.Experiment(
         mf.Env(env, wrappers=["joint_state"]), {group: mf.Policy(algorithm, model)}, stop=mf.Stop(env_steps=1_000)
@@ -157,6 +177,11 @@ def test_a_network_that_workers_would_not_act_by_is_refused(
 
 def test_networks_that_draw_random_numbers_are_compared_by_the_same_ones() -> None:
     assert problems(NoisyDQN(), mf.MLP((8,))) == []
+
+
+def test_a_buffer_that_changes_in_training_is_still_found() -> None:
+    (problem,) = problems(CountingDQN(compile=False), mf.MLP((8,)))
+    assert "its network changes the buffer actor.head.rows" in problem
 
 
 def test_an_error_of_a_network_is_told_as_it_is() -> None:

@@ -66,7 +66,7 @@ class BlackDeath(BaseParallelWrapper):
         if over:
             self.agents = []
             self.final_infos = {agent: {**self._last_infos[agent], **(infos.get(agent) or {})} for agent in ended}
-        # What the environment owes to agents that acted is not made up: adapters say what is missing.
+        # An agent that acted must get its reward and observation from the environment: adapters report missing ones.
         unpaid, unseen = ended | left, ended if over else self._ends.keys()
         posthumous = self._posthumous({agent: rewards[agent] for agent in acted if agent in rewards}, ended)
         ends_of = self._ends_after(acted) if over else dict.fromkeys(agents, (False, False))
