@@ -335,6 +335,22 @@ def test_broken_games_are_not_counted_and_are_said(tmp_path: Path) -> None:
         mf.evaluate(tmp_path, replace(experiment, faults=PFSP_RUN.faults), ["main"], ["random"], episodes=60)
 
 
+class AlwaysBreaking(FirstWins):
+    """It breaks in its first step."""
+
+    def step(self, action: Any) -> None:
+        raise RuntimeError("broken")
+
+
+def test_an_evaluation_whose_episodes_all_broke_says_why(tmp_path: Path) -> None:
+    mf.train(of_two(FirstWins, faults=mf.Faults(env_errors=100)), tmp_path)
+    found = mf.evaluate(tmp_path, episodes=5, env=mf.Env(AlwaysBreaking))
+    assert found.lost == 5
+    text = as_table(found)
+    assert "5 episodes broke and are not counted: step() raised RuntimeError: broken" in text
+    assert "games" not in text
+
+
 # -- bad input ------------------------------------------------------------------------------------------------------
 
 PROBLEMS: dict[str, tuple[dict[str, Any], str]] = {

@@ -119,6 +119,17 @@ def test_a_report_with_nothing_but_env_steps_has_a_page(tmp_path: Path) -> None:
     assert "environment not recorded" in page.text
 
 
+def test_evaluations_of_fewer_episodes_than_asked_for_are_said(tmp_path: Path) -> None:
+    for seed, counts in enumerate(((20, 20), (20, 7), (3, None))):
+        reports = evaluated([1.0, 2.0])
+        for of, count in zip(reports, counts, strict=True):
+            of["policies"]["prey"] |= {"eval_episodes": count, "eval_episodes_asked": None if count is None else 20}
+        write_run(tmp_path / "runs" / str(seed), reports, config(seed))
+    page = read(tmp_path, tmp_path / "runs")
+    # The last evaluation of the third run came before its last report.
+    assert "in the last evaluation of 2 runs, as few as 3 of 20 episodes count." in page.text
+
+
 def test_what_limits_the_comparison_is_said(tmp_path: Path) -> None:
     write_seeds(tmp_path / "runs", [[1.0, 2.0, 3.0], [2.0]])
     write_run(tmp_path / "runs" / "again", evaluated([1.0, 2.0, 3.0]), config(0))
